@@ -11,7 +11,7 @@ OTHERS := .venv-integrations
 PRODUCT := .venv-product
 
 .DEFAULT_GOAL := all
-.PHONY: all demo console test test-product test-bare test-data check fix docs site lock clean system-deps integrations integrations-plain reasoning results pays weights torture torture-ci torture-sandbox
+.PHONY: all demo console test test-product test-bare test-data check wheels fix docs site lock clean system-deps integrations integrations-plain reasoning results pays weights torture torture-ci torture-sandbox
 
 all: check test
 
@@ -29,6 +29,9 @@ test-bare: $(VENV)/.dev  ## every test marked `system`, without the programs of 
 
 test-data: $(VENV)/.dev  ## tests that want question sets of others: DATA=FOLDER with questions_humaneval.jsonl.gz and questions_mbpp.jsonl.gz
 	@DATA=$(DATA) $(BIN)/python -m pytest -m datasets tests/datasets $(PYTEST)
+
+wheels: $(VENV)/.dev  ## build the wheel of each distribution and use it in an empty environment outside the checkout
+	@.ci/wheels $(BIN)/python
 
 check: $(VENV)/.dev  ## ruff, mypy strict on src, import contracts, generated docs, and the built console where Node and its packages are there
 	@$(BIN)/ruff check .
@@ -152,7 +155,7 @@ $(VENV)/.reasoning: $(PROJECTS) | $(BIN)/python
 	@$(INSTALL) --editable . --editable './gym[reasoning]' && touch $@
 
 $(VENV)/.dev: $(PROJECTS) | $(BIN)/python
-	@$(INSTALL) --editable '.[local,serve,eval,learn,postgres,dev]' --editable './gym[train,trl]' && touch $@
+	@$(INSTALL) --editable '.[local,serve,eval,learn,postgres,dev]' --editable ./weights --editable './gym[train,trl]' && touch $@
 
 $(PRODUCT)/.ready: $(PROJECTS)
 	@echo "▸ environment      creating $(PRODUCT) (the product alone: no torch, no gym)"

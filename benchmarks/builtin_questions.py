@@ -3,9 +3,9 @@
     python benchmarks/builtin_questions.py --gsm8k questions_gsm8k_train.jsonl.gz
 
 Every question but the last two kinds is drawn here, and its answer is computed. Plain facts were checked by hand. Word
-problems are a sample of the training part of GSM8K (MIT; `builtin_questions.md` holds its notice): of those whose
-published solution is arithmetic that gives the published answer when it is computed again. Without `--gsm8k` the word
-problems of the present file are kept.
+problems are a sample of the training part of GSM8K (MIT; `builtin_questions.md` holds its notice). They are taken from
+problems whose published solution is arithmetic that gives the published answer when it is computed again. Without
+`--gsm8k` the word problems of the present file are kept.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ FACTS = (
     ("Which organ of the human body pumps blood?", "heart"),
     ("What is the currency of Japan?", "yen"),
 )  # fmt: skip
-"""Checked by hand."""
+"""Plain facts, checked by hand."""
 
 
 def main() -> None:
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def generated() -> list[dict[str, Any]]:
-    """Returns every question that is not of GSM8K, the same at every call."""
+    """Returns every question that is not from GSM8K, the same at every call."""
     rows = []
     for kind, (draw, count) in KINDS.items():
         rng = random.Random(f"builtin {kind}")
@@ -125,19 +125,23 @@ def dates(rng: random.Random) -> Drawn:
     days = rng.randint(17, 400)
     shape = rng.randrange(4)
     if shape == 0:
-        return f"How many days are there from {_said(day)} to {_said(day + timedelta(days=days))}?", str(days), "number"
+        return (
+            f"How many days are there from {_day_text(day)} to {_day_text(day + timedelta(days=days))}?",
+            str(days),
+            "number",
+        )
     if shape == 1:
-        return f"On which day of the week was {_said(day)}?", calendar.day_name[day.weekday()], "short"
+        return f"On which day of the week was {_day_text(day)}?", calendar.day_name[day.weekday()], "short"
     if shape == 2:
         later = day + timedelta(days=days)
-        return f"Which date is {days} days after {_said(day)}? Write it as YYYY-MM-DD.", later.isoformat(), "exact"
+        return f"Which date is {days} days after {_day_text(day)}? Write it as YYYY-MM-DD.", later.isoformat(), "exact"
     start, minutes = datetime(2024, 1, 1, rng.randrange(24), rng.randrange(60)), rng.randint(75, 900)
     end = start + timedelta(minutes=minutes)
     question = f"A train leaves at {start:%H:%M} and travels {minutes // 60} hours and {minutes % 60} minutes. "
     return f"{question}At what time does it arrive? Write it as HH:MM in 24 hours.", f"{end:%H:%M}", "exact"
 
 
-def _said(day: date) -> str:
+def _day_text(day: date) -> str:
     return f"{day.day} {day:%B} {day.year}"
 
 

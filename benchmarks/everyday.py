@@ -2,9 +2,10 @@
 
     python benchmarks/everyday.py --out docs/results/everyday.json
 
-The questions were written before any answer was seen. Every question is asked once each way; the file keeps answers,
-seconds, tokens, and how busy the machine was. `right` is left null: a person fills it in, and `--page` writes the page
-docs/results/everyday.md from it.
+The questions were written before any answer was seen; the pool's rule was written with those of
+`everyday_questions.jsonl`, which are others. Every question is asked once each way; the file keeps answers, seconds,
+tokens, and how busy the machine was. `right` is left null: a person fills it in, and `--page` writes the page
+docs/results/everyday.md from it. `--keep-plain` asks the plan alone, and keeps the plain answers of the file.
 """
 
 from __future__ import annotations
@@ -51,19 +52,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("docs/results/everyday.json"))
     parser.add_argument("--page", action="store_true", help="write the page from a file that is scored; ask nothing")
+    parser.add_argument("--keep-plain", action="store_true", help="keep the plain answers that the file has")
     args = parser.parse_args()
     if args.page:
         args.out.with_suffix(".md").write_text(page(json.loads(args.out.read_text())))
         return
-    asyncio.run(asked(args.out))
+    kept = json.loads(args.out.read_text())["rows"] if args.keep_plain else []
+    asyncio.run(asked(args.out, plain={row["question"]: row["plain"] for row in kept}))
 
 
-async def asked(out: Path) -> None:
+async def asked(out: Path, *, plain: dict[str, Any]) -> None:
     async with open_runtime(parse_config(toml_of(Machine()))) as runtime:
         await runtime.pool["plain"].ask(Request((Message("user", "Hello"),), max_output_tokens=1))
         rows: list[dict[str, Any]] = []
         for question, right in QUESTIONS.items():
-            rows.append({"question": question, "wanted": right} | await one(runtime, question))
+            rows.append({"question": question, "wanted": right} | await one(runtime, question, plain.get(question)))
             keep(out, rows)
             print(rows[-1], flush=True)
 
@@ -72,10 +75,17 @@ def keep(out: Path, rows: list[dict[str, Any]]) -> None:
     out.write_text(json.dumps({"date": time.strftime("%Y-%m-%d"), "rows": rows}, indent=1, ensure_ascii=False) + "\n")
 
 
-async def one(runtime: Runtime, question: str) -> dict[str, Any]:
+async def one(runtime: Runtime, question: str, plain: dict[str, Any] | None) -> dict[str, Any]:
     trace = await runtime.conductor().run(question)
-    began = time.monotonic()
-    reply = await runtime.pool["plain"].ask(Request((Message("user", question),)))
+    if plain is None:
+        began = time.monotonic()
+        reply = await runtime.pool["plain"].ask(Request((Message("user", question),)))
+        plain = {
+            "answer": reply.text,
+            "seconds": round(time.monotonic() - began, 1),
+            "tokens": reply.usage.output_tokens,
+            "right": None,
+        }
     return {
         "load": round(os.getloadavg()[0], 1),
         "plan": {
@@ -85,24 +95,19 @@ async def one(runtime: Runtime, question: str) -> dict[str, Any]:
             "tokens": trace.usage.output_tokens,
             "right": None,
         },
-        "plain": {
-            "answer": reply.text,
-            "seconds": round(time.monotonic() - began, 1),
-            "tokens": reply.usage.output_tokens,
-            "right": None,
-        },
+        "plain": plain,
     }
 
 
 def page(found: dict[str, Any]) -> str:
-    """Returns the page. A row that is not scored is an error: nothing is counted that nobody read."""
+    """Returns the page. A row without a score is an error: the page counts only answers that a person read."""
     rows = found["rows"]
     lines = [
         "# Twenty everyday questions to the embedded pool",
         "",
         f"*Written by `benchmarks/everyday.py` from `everyday.json`, asked on {found['date']}; scored by hand.*",
         "",
-        "Each question is asked once by the pool's plan (planner `program`) and once in one plain call to its model.",
+        "Each question is asked once by the pool's plan and once in one plain call to its model.",
         "",
         "| | right | median seconds | all seconds | median tokens written | all tokens |",
         "|---|---|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""How close a run comes to its critical path, and how much quicker it is than the same steps in order.
+"""The time of a run beside its critical path, and beside the same steps in order.
 
     python benchmarks/executor.py [--plans 1000] [--rate 200] [--seed 1] [--json]
 

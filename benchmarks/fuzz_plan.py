@@ -4,8 +4,8 @@
 
 Each text is a printed plan with random edits, a splice of two plans, random characters, or a bomb (deep
 nesting, huge numbers, endless strings, many labels). It is read in the dialect it came from, in another
-one, or as a plan written by hand. An accepted plan must survive printing and reading in all three dialects.
-The last line is one JSON object; the exit status is 1 if anything was violated. A seed fixes the texts.
+one, or as a handwritten plan. An accepted plan must survive printing and reading in all three dialects.
+The last line is one JSON object; the exit status is 1 after any violation. A seed fixes the texts.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Case(msgspec.Struct, frozen=True):
-    """A text and how to read it; without a dialect it is read as a plan written by hand."""
+    """A text and the way to read it; without a dialect it is read as a handwritten plan."""
 
     text: str
     dialect: Dialect | None
@@ -161,7 +161,7 @@ class Case(msgspec.Struct, frozen=True):
 
 
 def fuzz(count: int, rng: random.Random, *, say: Callable[[str], None]) -> Outcome:
-    """Read `count` texts and say what was found."""
+    """Reads `count` texts and prints the findings."""
     started = time.perf_counter()
     accepted = 0
     slowest_ms, slowest_text = 0.0, ""
@@ -255,7 +255,7 @@ def _bomb(rng: random.Random) -> str:
 
 
 def _read(case: Case) -> tuple[Plan | None, float, str]:
-    """The plan if it is accepted, the milliseconds it took, and what was violated.
+    """The plan if it is accepted, the milliseconds of reading, and the violation.
 
     A pause of the machine is not the parser's: a reading near the bound is repeated, and the best one counts.
     """
@@ -279,13 +279,13 @@ def _timed(case: Case) -> tuple[Plan | None, float, str]:
             plan = parse_plan(case.text, NAMES, case.limits, dialect=case.dialect, may_accept=case.may_accept)
     except PlanError:
         pass
-    except Exception as error:  # a crash of any kind is what we look for
+    except Exception as error:  # the program looks for crashes of any kind
         fault = f"{type(error).__name__}: {error}"
     return plan, (time.perf_counter() - started) * 1000, fault
 
 
 def _fault_of(plan: Plan, case: Case) -> str:
-    """What an accepted plan violates, if anything."""
+    """The violation in an accepted plan, or an empty string."""
     if not (0 if case.may_accept else 1) <= len(plan.steps) <= case.limits.max_steps:
         return f"a plan of {len(plan.steps)} steps"
     for index, step in enumerate(plan.steps):

@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def too_slow(programs_per_s: float, *, least: float) -> str:
-    """What is said where the rate falls short; empty where it does not."""
+    """The message if the rate falls short, or an empty string."""
     if programs_per_s >= least:
         return ""
     return f"too slow: {programs_per_s} programs a second, not {least:g}; on a busy machine give  --least 0"

@@ -1,12 +1,12 @@
-"""How much work a request is, counted rather than timed: instructions of a bare proxy and of `worker/NAME`.
+"""The work of a request, counted rather than timed: instructions of a bare proxy and of `worker/NAME`.
 
     python benchmarks/instructions.py [--requests 300] [--concurrency 16]
 
-Each server runs under valgrind's callgrind, which counts what is carried out in user space, all threads together. A
-busy machine changes the count by a few hundredths, where it changes CPU times (`overhead.py`) by half: so this tells
-whether a change in the code helped. What goes by the clock weighs more here, since everything takes thirty times as
-long: the store is asked for keys once a second, and commits seem slow and go to the writer's thread. The kernel's part
-is left out. The counts by function stay in `callgrind.NAME.*` beside you, for `callgrind_annotate`.
+Each server runs under valgrind's callgrind, which counts instructions in user space, of all threads together. A busy
+machine changes the count by a few hundredths, but CPU times (`overhead.py`) by half, so the count shows whether a
+change in the code helped. Work that follows the clock weighs more here, because everything takes thirty times as long:
+the store is asked for keys once a second, and commits seem slow and move to the writer's thread. The kernel's part is
+left out. The counts by function are in `callgrind.NAME.*` in the current folder, for `callgrind_annotate`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _sum(name: str) -> int:
 
 @contextlib.contextmanager
 def _counted(name: str, *command: str, home: Path) -> Iterator[tuple[int, str]]:
-    """A server under callgrind that does not count yet."""
+    """Starts a server under callgrind, with counting off at first."""
     into = Path(f"callgrind.{name}").absolute()
     under = ("valgrind", "--quiet", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={into}")
     with overhead._process(*command, home=home, under=under) as (process, url):

@@ -1,4 +1,4 @@
-"""Measure what the server costs on top of a call: CPU and latency against other proxies, and a kill -9.
+"""Measures the server's cost on top of a call: CPU and latency against other proxies, and a kill -9.
 
     python benchmarks/overhead.py [--requests 200] [--rounds 21] [--concurrency 1,16,64] [--json] [--profile]
     python benchmarks/overhead.py --peers litellm,switchyard [--out docs/results/overhead.json]
@@ -17,8 +17,8 @@ with ours: LiteLLM's proxy (Python), and NVIDIA's Switchyard (Rust, the package 
 anything. `peer_ratio` is a peer's CPU as a multiple of ours with `worker/NAME`.
 
 The last line is one JSON object. `--json` prints that line only, and `--out` also writes it to a file, for
-docs/benchmarks.md. `--profile` says where our CPU goes, by library. `--soak N` sends N requests and compares the
-server's memory at the end with that after a tenth of them.
+docs/benchmarks.md. `--profile` shows our CPU by library. `--soak N` sends N requests and compares the server's memory
+at the end with that after a tenth of them.
 """
 
 from __future__ import annotations
@@ -283,7 +283,7 @@ async def _measure_all(levels: list[int], args: argparse.Namespace) -> dict[str,
 
 
 def _circumstances(args: argparse.Namespace) -> dict[str, Any]:
-    """What a reader must know of the figures: their source, how they were taken, and the peers' versions."""
+    """The facts that a reader needs beside the figures: their source, the method, and the peers' versions."""
     from dirigent.evals.record import source_commit
 
     versions = {}
@@ -376,7 +376,7 @@ def _summary(measured: dict[int, dict[str, list[tuple[float, float]]]]) -> dict[
     }
 
 
-# ---- where it goes ----------------------------------------------------------------------------------------
+# ---- the CPU by library -----------------------------------------------------------------------------------
 
 
 async def _profile(home: Path, level: int, requests: int) -> None:
@@ -436,7 +436,7 @@ def _layer(file: str, name: str) -> str:
     return "asyncio" if "asyncio" in parts else "sqlite3" if "sqlite3" in name else "Python and the system"
 
 
-# ---- nothing is lost --------------------------------------------------------------------------------------
+# ---- no answered run is lost ------------------------------------------------------------------------------
 
 
 async def _killed(serve: tuple[str, ...], home: Path, upstream: str) -> dict[str, Any]:

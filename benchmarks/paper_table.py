@@ -1,11 +1,11 @@
-"""The Conductor paper's whole table, walked with a stub in place of the models: 7 tasks, 7 workers, every method.
+"""The Conductor paper's whole table, run with a stub in place of the models: 7 tasks, 7 workers, every method.
 
     python benchmarks/paper_table.py [--rows 3] [--fit 2] [--out docs/results/paper-dry-run] [--json]
 
 Proves that with keys one command, `dirigent eval recipes/eval-paper.toml`, gives the table: the recipe, the pool file,
 the loaders (a few made-up rows in each benchmark's published form), the three wire formats, the sandbox, every planner
 and the report are the real ones; only the models' replies come from a provider on loopback, so the accuracies mean
-nothing. Then it estimates what the real run costs. Exits 1 if any planner misses any question.
+nothing. Then it estimates the cost of the real run. Exits 1 if any planner misses any question.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ from dirigent.workers.worker import Price  # noqa: E402
 KEY = "DRY_RUN_KEY"
 SIZES = {"math500": 500, "mmlu": 14042, "rlpr": 15540, "livecodebench": 175, "aime24": 30, "aime25": 30,
          "bigcodebench_hard": 148, "gpqa": 198}  # fmt: skip
-"""Questions of each test, as published."""
+"""The number of questions of each test, as published."""
 NEEDS = {
     "livecodebench": "a machine that can sandbox",
     "bigcodebench_hard": "a machine that can sandbox; only questions that need nothing beyond the standard library are "
     "asked, how many is seen then, so its figures are **not comparable** with published ones",
     "gpqa": "its terms accepted on the hub, and `HF_TOKEN`",
 }
-"""What a task needs besides the workers' keys."""
+"""The needs of a task besides the workers' keys."""
 
 
 def main() -> None:
@@ -89,13 +89,13 @@ class Counts(msgspec.Struct, frozen=True):
 class DryRun(msgspec.Struct, frozen=True):
     report: Report
     counts: dict[str, Counts]
-    """Of the real run: questions of each task."""
+    """The real run's questions of each task."""
     estimates: dict[str, Estimate]
     figures: dict[str, Any]
 
 
 async def dry_run(*, rows: int, fit: int) -> DryRun:
-    """The recipe as it stands, over the stub, with a few rows of each task."""
+    """The unchanged recipe over the stub, with a few rows of each task."""
     began = time.monotonic()
     recipe = load_recipe(ROOT / "recipes" / "eval-paper.toml")
     real = load_config(Path(recipe.pool))
@@ -171,14 +171,14 @@ def sets_of(recipe: EvalRecipe) -> list[str]:
 
 
 class Answers:
-    """What the stub says: a plan where one is asked for, else a right reply, more often the stronger the model."""
+    """The stub's replies: a plan if the request asks for one, else an answer; a stronger model is right more often."""
 
     STRENGTH = {"gpt-5": 1.0, "gemini-2.5-pro": 0.8, "claude-sonnet-4-0": 0.75, "qwen/qwen3-32b": 0.55}  # noqa: RUF012
-    """How often a model is right; gpt-5 is the best, as in the paper, since the estimate hangs on who that is."""
+    """How often a model is right. gpt-5 is the best, as in the paper, because the estimate depends on the best one."""
     PLAN = (
         "model_id = [0, 1, 2]\nsubtasks = ['Plan it.', 'Work it out.', 'Answer it.']\naccess_list = [[], [0], [0, 1]]"
     )
-    """Three steps over the three strongest: the trained conductor's mean, says the paper."""
+    """Three steps over the three strongest, which is the trained conductor's mean in the paper."""
     ACCEPT = "model_id = []\nsubtasks = []\naccess_list = []"
 
     def __init__(self, recipe: EvalRecipe, n: int) -> None:
@@ -209,7 +209,7 @@ class Answers:
 
 
 def counts_of(recipe: EvalRecipe) -> dict[str, Counts]:
-    """How many questions of each task the real run asks and fits on, by the rules of `gather`, from the hub."""
+    """The questions of each task that the real run asks and fits on, by the rules of `gather`, from the hub."""
 
     def counts(name: str) -> Counts:
         other = BENCHMARKS[name].train_from
@@ -230,7 +230,7 @@ def estimated(
     counts: dict[str, Counts],
     fit_of: set[str],
 ) -> dict[str, Estimate]:
-    """What the real run would cost, planner by planner; `fitting` is what choosing and learning take."""
+    """The cost of the real run, planner by planner; `fitting` is the cost of choosing and learning."""
     test = [outcome for outcome in seen if outcome.task not in fit_of]
     asked = {name: count.asked for name, count in counts.items()}
     found = estimate_by_planner(test, prices, questions=asked, max_output_tokens=recipe.max_output_tokens)
@@ -244,7 +244,7 @@ def estimated(
 
 
 def sized(found: dict[str, Estimate]) -> dict[str, Estimate]:
-    """With the planners that are sized to cost what the conductor does at its cost, not at that of the stub's sizes."""
+    """The estimates, with planners of equal cost at the conductor's cost and not at that of the stub's sizes."""
     measure = found.get("conductor")
     if measure is None:
         return found
@@ -322,7 +322,7 @@ def as_page(found: DryRun) -> str:
 
 
 def stopped(max_cost_usd: float | None, total: Estimate) -> str:
-    """Says that the recipe's own limit may end the run early; empty if it cannot."""
+    """A note that the recipe's own limit may end the run early; empty if it cannot."""
     if max_cost_usd is None or total.most_usd <= max_cost_usd:
         return ""
     return (
@@ -351,7 +351,7 @@ def needed(found: DryRun) -> list[str]:
 
 
 def priced(found: DryRun) -> list[str]:
-    """The prices that the estimate is made with, and of when."""
+    """The prices behind the estimate, and their date."""
     lines = [
         "## Prices",
         "",

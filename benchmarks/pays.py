@@ -30,12 +30,15 @@ from dirigent.learn.deals import DealtTable, Ints, Judged, deal, judged
 from dirigent.learn.orders import replay
 from dirigent.learn.policy import novelty
 from dirigent.learn.policy_fit import (
+    MARGIN,
+    Z_ONE_SIDED,
     CrossFitted,
     Fit,
     PolicySettings,
     best_single,
     familiarity,
     folds_of,
+    plain_plan,
     plain_vote,
     replayed,
     single_cost,
@@ -43,6 +46,7 @@ from dirigent.learn.policy_fit import (
 from dirigent.learn.selector import QUESTION, Floats
 from dirigent.learn.table import Answer, Table
 from dirigent.learn.table_import import import_files, read_prices
+from dirigent.tasks.answer_forms import normal_form
 
 sys.path.insert(0, str(Path(__file__).parent))
 from pays_page import difference, write
@@ -53,10 +57,12 @@ SEEDS = (1, 2, 3)
 FAMILIES = ("gsm8k", "math", "bbh", "crux")
 WITHOUT = "o1-mini-2024-09-12"
 """The tenth frontier model: so much better than the rest that nothing is left to combine."""
+SHIFT_LABELS = 500
 CURVE = (25, 50, 100, 300, 1000)
 AGREEMENT = (
     *("for it*", "best against it*", "lead", "share*", "answers", "workers for it", "alone among samples"),
-    *("answers of its kind", "kinds", "against it in the question", "near it", "prior for it", "prior against it"),
+    *("answers of its kind", "kinds", "against it in the question", "near it", "same words", "stated by others"),
+    *("prior for it", "prior against it"),
 )
 PATTERNS = ("c", "t", "d", "ct", "tc", "cct", "ctt", "tct", "ctct", "tctc", "ttcc", "cctt", "ccct", "cccc", "tttt",
             "tctctc", "ctctct", "ctctctct", "tctctctc", "ccctttct", "dctct", "dct", "dctctctc")  # fmt: skip
@@ -114,6 +120,9 @@ class Study:
             "plurality": lambda: self.ablation(plurality=True),
             "label-free": self.label_free,
             **{f"curve-{n}": lambda n=n: self.curve(n) for n in CURVE if n != 300},
+            "shift-worker": self.shift_of_worker,
+            "shift-gsm8k": lambda: self.shift_of_kind("gsm8k"),
+            "shift-math": lambda: self.shift_of_kind("math"),
         }
 
     # ---- tables ----
@@ -188,7 +197,7 @@ class Study:
     def split(self) -> Section:
         """Fitted on training questions, asked on test questions, as the data's README defines them."""
         table = self.dealt("roles")
-        test = np.array([is_test(id, kind) for id, kind in zip(table.ids, table.kinds, strict=True)])
+        test = _tests(table)
         return self._held_out(table, np.flatnonzero(~test), np.flatnonzero(test), seed=1)
 
     def curve(self, count: int) -> Section:
@@ -230,21 +239,12 @@ class Study:
         new = np.array([kind.startswith(family) for kind in table.kinds])
         first = np.array([part == "first" for part in table.parts])
         own, other = table.some(np.flatnonzero(~new)), table.some(np.flatnonzero(new & first))
-        settings = PolicySettings()
-        crossed = CrossFitted(own, folds_of(own.texts, 5, 1), settings, _say)
-        whole = crossed.whole()
-        familiar, above = familiarity(own, whole.centres, settings)
-        strange = (novelty(other.hashed, familiar, whole.centres) > np.array(above)).any(1)
-        right, cost = _asked(other, whole)
-        mine = []
-        for price, rights, costs in zip(settings.prices, right, cost, strict=True):
-            plan = plain_vote(own, max(float(costs.mean()), _mean_cost(own)))
-            plain_right, plain_cost = voted(other, plan)
-            mine.append((price, np.where(strange, plain_right, rights), np.where(strange, plain_cost, costs), plan))
+        here, strange = _served(own, other, self._learned(own))
+        budgets = sorted({_mean_cost(own), *(float(cost.mean()) for cost in here[1])})
+        plans = {plain_vote(own, budget): None for budget in budgets if budget >= _mean_cost(own)}
         rows = []
-        for _, _, costs, plan in mine:
+        for plan in plans:
             plain_right, plain_cost = voted(other, plan)
-            here = (np.stack([m[1] for m in mine]), np.stack([m[2] for m in mine]))
             same_cost = _at(here, float(plain_cost.mean()))
             rows.append(
                 {
@@ -253,10 +253,65 @@ class Study:
                     "plain": float(plain_right.mean()),
                     "policy": float(same_cost.mean()),
                     "difference": difference(same_cost - plain_right, np.arange(len(other))),
-                    "policy cost": float(costs.mean()),
                 }
             )
         return {"questions": len(other), "novel": float(strange.mean()), "rows": rows}
+
+    def shift_of_worker(self) -> Section:
+        """The best role silently answers other questions than it was asked; then the policy is learned anew.
+
+        Of the requests a tenth is explored: every call that the table holds is made, and its question is graded. After
+        500 labels a worker that is right less often than expected, by three standard errors, is left out, and the
+        policy is learned from the old answers of the others and the new answers.
+        """
+        before = self.dealt("roles")
+        best = before.workers[best_single(before, np.arange(len(before)))]
+        table = _only(self.table("roles"), before.ids, before.workers)
+        broken = deal(_at_chance(table, best), where="roles", workers=before.workers)
+        assert broken.ids == before.ids
+        test, labelled, known = _split_for_shift(before)
+        old = self._learned(before.some(known))
+        expected = before.hashed[labelled].astype(np.float64) @ old.selector.words
+        out = []
+        for w, name in enumerate(before.workers):
+            short = broken.single[labelled, w] - expected[:, w]
+            if short.mean() < -3 * short.std() / len(short) ** 0.5:
+                out.append(name)
+        others = [name for name in before.workers if name not in out]
+        narrow = deal(_only(table, before.ids, others), where="roles", workers=others)
+        assert narrow.ids == before.ids
+        now, train = broken.some(test), np.sort(np.concatenate([labelled, known]))
+        # Were no worker left out, its new answers would be known for the labelled questions only.
+        anew = narrow.some(train) if out else broken.some(labelled)
+        rows = {
+            "before the shift": _asked(before.some(test), old),
+            "after it, the old policy": _asked(now, old),
+            "after 500 labels": _asked(narrow.some(test) if out else now, self._learned(anew)),
+            "learned anew from everything": _asked(now, self._learned(broken.some(train))),
+        }
+        shown = {name: _utilities(curve, _mean_cost(before)) for name, curve in rows.items()}
+        return {"worker": best, "left out": out, "questions": len(test), "rows": shown}
+
+    def shift_of_kind(self, family: str) -> Section:
+        """Questions of a new kind come; 500 of them are explored and graded, and the policy is learned anew."""
+        table = self.dealt("roles")
+        new = np.array([kind.startswith(family) for kind in table.kinds])
+        test, labelled, known = _split_for_shift(table, new)
+        whole = np.flatnonzero(~_tests(table))
+        now = table.some(test)
+        rows = {}
+        for name, questions in (
+            ("after it, the old policy", known),
+            ("after 500 labels", np.concatenate([known, labelled])),
+            ("learned anew from everything", whole),
+        ):
+            own = table.some(np.sort(questions))
+            rows[name] = _served(own, now, self._learned(own))[0]
+        shown = {name: _utilities(curve, _mean_cost(table)) for name, curve in rows.items()}
+        return {"questions": len(test), "rows": shown}
+
+    def _learned(self, table: DealtTable) -> Fit:
+        return CrossFitted(table, folds_of(table.texts, 5, 1), PolicySettings(), _say).whole()
 
     def mbpp(self) -> Section:
         table = self.dealt("roles", kind="mbpp")
@@ -305,10 +360,11 @@ class Study:
         share = found.cost / found.single_cost.mean()
         diff = found.right - found.single_right
         points = {
-            "same": _operating(diff, share, folds, lambda d, c: _cheapest(d, c, 0.0)),
+            "same": _operating(diff, share, folds, _supported),
+            "level": _operating(diff, share, folds, lambda d, c: _cheapest(d, c, 0.0)),
             "+1": _operating(diff, share, folds, lambda d, c: _cheapest(d, c, 0.01)),
             "+2": _operating(diff, share, folds, lambda d, c: _cheapest(d, c, 0.02)),
-            "most": _operating(diff, share, folds, lambda d, c: int(d.argmax())),
+            "most": _operating(diff, share, folds, lambda d, c: int(d.mean(1).argmax())),
         }
         return {
             "questions": len(table),
@@ -351,6 +407,24 @@ def _at(curve: Curve, cost: float) -> Floats:
 def _asked(table: DealtTable, fit: Fit) -> Curve:
     found = replayed(table, judged(table, fit.selector), fit)
     return np.stack([one.right for one in found]), np.stack([one.cost for one in found])
+
+
+def _served(own: DealtTable, other: DealtTable, fit: Fit) -> tuple[Curve, np.ndarray[Any, Any]]:
+    """What a server makes of other questions, and which of them it finds novel: these get the plain plan."""
+    familiar, above = familiarity(own, fit.centres, PolicySettings())
+    strange = (novelty(other.hashed, familiar, fit.centres) > np.array(above)).any(1)
+    right, cost = _asked(other, fit)
+    for p in range(len(right)):
+        plain_right, plain_cost = voted(other, plain_plan(own, float(cost[p].mean())))
+        right[p] = np.where(strange, plain_right, right[p])
+        cost[p] = np.where(strange, plain_cost, cost[p])
+    return (right, cost), strange
+
+
+def _utilities(curve: Curve, unit: float) -> list[float]:
+    """The share of right answers less the price of the cost, for each price."""
+    prices = np.array(PolicySettings().prices)
+    return (curve[0].mean(1) - prices / unit * curve[1].mean(1)).tolist()  # type: ignore[no-any-return]
 
 
 def _fixed_plans(table: DealtTable) -> list[Curve]:
@@ -422,6 +496,54 @@ def _selector_against_plurality(table: DealtTable, crossed: CrossFitted, asked: 
     }
 
 
+def _tests(table: DealtTable) -> np.ndarray[Any, Any]:
+    return np.array([is_test(id, kind) for id, kind in zip(table.ids, table.kinds, strict=True)])
+
+
+def _split_for_shift(table: DealtTable, new: np.ndarray[Any, Any] | None = None) -> tuple[Ints, Ints, Ints]:
+    """Test questions, 500 to be labelled after the shift, and those known before; of a new kind none was known."""
+    test = _tests(table)
+    coming = ~test if new is None else ~test & new
+    labelled = np.sort(np.random.default_rng(1).permutation(np.flatnonzero(coming))[:SHIFT_LABELS])
+    known = ~test if new is None else ~test & ~new
+    known[labelled] = False
+    return np.flatnonzero(test if new is None else test & new), labelled, np.flatnonzero(known)
+
+
+def _only(table: Table, ids: Sequence[str], workers: Sequence[str]) -> Table:
+    kept = set(ids)
+    return msgspec.structs.replace(
+        table,
+        questions=tuple(q for q in table.questions if q.id in kept),
+        answers=tuple(a for a in table.answers if a.question in kept and a.worker in workers),
+    )
+
+
+def _at_chance(table: Table, worker: str) -> Table:
+    """The table with this worker's answers to each question replaced by those that it gave to another one."""
+    own = {(a.question, a.k): a for a in table.answers if a.worker == worker}
+    ids = [question.id for question in table.questions]
+    other = dict(zip(ids, np.random.default_rng(1).permutation(ids).tolist(), strict=True))
+    forms: dict[str, dict[str, tuple[int, float]]] = {id: {} for id in ids}
+    for a in table.answers:
+        if a.worker != worker and a.same >= 0:
+            forms[a.question][normal_form(a.final, grader="math")] = (a.same, a.right or 0.0)
+
+    def moved(answer: Answer) -> Answer:
+        given = own.get((other[answer.question], answer.k))
+        if answer.worker != worker or given is None:
+            return answer
+        known, form = forms[answer.question], normal_form(given.final, grader="math")
+        if given.same < 0 or not given.final:
+            same, right = -1, 0.0
+        else:
+            same, right = known.setdefault(form, (1000 + len(known), 0.0))
+        change = {"text": given.text, "final": given.final, "ended": given.ended, "failed": given.failed}
+        return msgspec.structs.replace(answer, same=same, right=right, **change)
+
+    return msgspec.structs.replace(table, answers=tuple(map(moved, table.answers)))
+
+
 def _by_agreement(table: Table) -> Table:
     """The table with every grade replaced by the share of the question's samples that give the same answer."""
     shares: dict[tuple[str, int], int] = {}
@@ -442,19 +564,28 @@ def _mean_cost(table: DealtTable) -> float:
     return float(single_cost(table, best_single(table, np.arange(len(table)))).mean())
 
 
+def _supported(diff: Floats, share: Floats) -> int | None:
+    """The cheapest setting that loses less than a point, one-sided 95%, as `dirigent learn` wants; None: one call."""
+    bound = diff.mean(1) - Z_ONE_SIDED * diff.std(1, ddof=1) / diff.shape[1] ** 0.5
+    enough = [p for p in range(len(diff)) if bound[p] > -MARGIN and share[p] < 1]
+    return min(enough, key=lambda p: share[p]) if enough else None
+
+
 def _cheapest(diff: Floats, share: Floats, least: float) -> int:
     """The cheapest setting that gains so much; else the one that gains most."""
-    enough = [p for p in range(len(diff)) if diff[p] >= least]
-    return min(enough, key=lambda p: share[p]) if enough else int(diff.argmax())
+    mean = diff.mean(1)
+    enough = [p for p in range(len(diff)) if mean[p] >= least]
+    return min(enough, key=lambda p: share[p]) if enough else int(mean.argmax())
 
 
-def _operating(diff: Floats, share: Floats, folds: Ints, choose: Callable[[Floats, Floats], int]) -> Section:
-    """Each fold's questions at the price that the other folds' outcomes choose."""
-    gained, cost = np.zeros(diff.shape[1]), np.zeros(diff.shape[1])
+def _operating(diff: Floats, share: Floats, folds: Ints, choose: Callable[[Floats, Floats], int | None]) -> Section:
+    """Each fold's questions at the price that the other folds' outcomes choose; None is the best single worker."""
+    gained, cost = np.zeros(diff.shape[1]), np.ones(diff.shape[1])
     for fold in np.unique(folds):
         own, rest = folds == fold, folds != fold
-        p = choose(diff[:, rest].mean(1), share[:, rest].mean(1))
-        gained[own], cost[own] = diff[p, own], share[p, own]
+        p = choose(diff[:, rest], share[:, rest].mean(1))
+        if p is not None:
+            gained[own], cost[own] = diff[p, own], share[p, own]
     return {"gain": difference(gained, np.arange(len(gained))), "cost": float(cost.mean())}
 
 

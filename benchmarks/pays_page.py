@@ -15,11 +15,20 @@ import numpy as np
 from dirigent.evals.prove import paired_interval
 from dirigent.evals.record import source_commit
 from dirigent.learn.deals import Ints
+from dirigent.learn.policy_fit import PRICES
 from dirigent.learn.selector import Floats
 
 Section = dict[str, Any]
 
+POINTS = ("same", "level", "+1", "most")
 COSTS = (176, 260, 460, 640, 900, 1160)
+
+SHIFTS = {
+    "shift-worker": "a worker silently at chance",
+    "shift-gsm8k": "GSM8K comes as a new kind",
+    "shift-math": "MATH comes as a new kind",
+}
+SHOWN_PRICES = (0.0, 0.03, 0.06, 0.11, 0.22)
 
 MUST_FIXED, GOAL_FIXED = (5, 5, 6, 4, 4, 3), (7, 8, 8, 6, 5.5, 4.5)
 
@@ -101,6 +110,10 @@ def _claims(found: dict[str, Section], numbers: Sequence[int]) -> list[Claim]:
                     at_most=True,
                 )
             )
+    for name in SHIFTS:
+        if name in found:
+            shown = f"{SHIFTS[name]}: per cent of the lost utility restored by 500 labels"
+            claims.append(Claim(shown, 90, None, 100 * _restored(found[name]["rows"])))
     if "mbpp" in found:
         claims.append(_claim("MBPP apart: per cent right at 320", 72, None, found["mbpp"]["interval"]))
     claims += _recorded_claims(found)
@@ -158,6 +171,15 @@ def _recorded_claims(found: dict[str, Section]) -> list[Claim]:
     return claims
 
 
+def _restored(rows: dict[str, list[float]]) -> float:
+    """What 500 labels bring back of what the old policy loses against learning anew, over all prices."""
+    old, new, most = (
+        float(np.sum(rows[name]))
+        for name in ("after it, the old policy", "after 500 labels", "learned anew from everything")
+    )
+    return (new - old) / (most - old)
+
+
 def _claim(name: str, must: float, goal: float | None, found: Sequence[float], above_zero: bool = False) -> Claim:
     value, low, high = (100 * one for one in found)
     return Claim(name, must, goal, value, low, high, above_zero=above_zero)
@@ -183,7 +205,9 @@ def _page(
         "between two settings of a method. Intervals are 95%, paired by question. Equality of answers never uses the",
         "right answer. The plain fixed plans are every vote of recorded calls (ties to programs) and 23 orders that",
         "stop when two or three answers agree; for each price the best on the training folds. Operating points of",
-        "recorded models (`same` and others) are chosen by the outcomes of the other folds.",
+        "recorded models are chosen by the outcomes of the other folds: `same` is the cheapest that loses less than a",
+        "point (one-sided 95%), or else one call of the best single worker; `level` is the cheapest that is right as",
+        "often as that worker.",
         "",
         "<!-- pays-claims -->",
         "| what | must | goal | reached | 95% | met |",
@@ -244,14 +268,14 @@ def _other_tables(found: dict[str, Section]) -> list[str]:
         "## Recorded models",
         "",
         "<!-- pays-recorded -->",
-        "| set | questions | best single | oracle | same: gain, cost | +1: gain, cost | most: gain, cost |",
-        "|---|---|---|---|---|---|---|",
+        "| set | questions | best single | oracle | " + " | ".join(f"{point}: gain, cost" for point in POINTS) + " |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, section in found.items():
         if "points" not in section:
             continue
         cells = []
-        for point in ("same", "+1", "most"):
+        for point in POINTS:
             gain, cost = section["points"][point]["gain"], section["points"][point]["cost"]
             cells.append(f"{100 * gain[0]:+.1f} [{100 * gain[1]:+.1f} to {100 * gain[2]:+.1f}], {cost:.2f}x")
         shares = f"{100 * section['best single']:.1f} | {100 * section['oracle']:.1f}"
@@ -274,7 +298,32 @@ def _other_tables(found: dict[str, Section]) -> list[str]:
                 interval = f"{100 * gain[0]:+.1f} [{100 * gain[1]:+.1f} to {100 * gain[2]:+.1f}]"
                 lines.append(f"| {', '.join(row['plan'])} | {shares} | {interval} |")
             lines += [f"<!-- /pays-without-{family} -->", ""]
+    for name, shown in SHIFTS.items():
+        if section := found.get(name):
+            lines += _shift_table(name, shown, section)
     return lines
+
+
+def _shift_table(name: str, shown: str, section: Section) -> list[str]:
+    places = [PRICES.index(price) for price in SHOWN_PRICES]
+    about = f"{section['questions']} test questions; 500 others were explored and graded after the shift."
+    if "worker" in section:
+        out = ", ".join(section["left out"]) or "none"
+        about += f" The worker is `{section['worker']}`; found and left out: {out}."
+    lines = [
+        f"## After a shift: {shown}",
+        "",
+        about + " Utility: the share of right answers less the price of the cost,",
+        "where the price is of one call of the best single worker. An explored request makes every call that the table",
+        "holds; explored once in ten requests, 500 labels take 5,000 requests.",
+        "",
+        f"<!-- pays-{name} -->",
+        "| utility at price | " + " | ".join(f"{price:g}" for price in SHOWN_PRICES) + " |",
+        "|---" * (len(SHOWN_PRICES) + 1) + "|",
+    ]
+    for row, values in section["rows"].items():
+        lines.append(f"| {row} | " + " | ".join(f"{100 * values[place]:.1f}" for place in places) + " |")
+    return [*lines, f"<!-- /pays-{name} -->", ""]
 
 
 def difference(diff: Floats, groups: Ints) -> list[float]:

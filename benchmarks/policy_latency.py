@@ -1,10 +1,10 @@
-"""How long a learned policy takes to decide, features included, with so many requests at once.
+"""The time that a learned policy takes to decide, features included, with many requests at once.
 
     python benchmarks/policy_latency.py FOLDER [--requests 2000] [--concurrency 16] [--questions FILE] [--at POINT]
 
-FOLDER is what `dirigent learn` wrote. FILE has one question a line; without it, questions of several lengths are made.
-POINT is an operating point; without it, the active one. Each request drafts a plan as a server does. Prints the median
-and the 99th percentile in milliseconds, as a line and as one JSON object.
+FOLDER is the folder that `dirigent learn` wrote. FILE has one question a line; without it, questions of several lengths
+are made. POINT is an operating point; without it, the active one. Each request drafts a plan as a server does. Prints
+the median and the 99th percentile in milliseconds, as a line and as one JSON object.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 async def drafts(planner: Learned, pool: Pool, lines: list[str], requests: int, concurrency: int) -> list[float]:
-    """Sorted milliseconds from the moment a request may begin to its plan, others in progress included."""
+    """Sorted milliseconds from the moment a request may begin until its plan, with other requests in progress."""
     took_ms: list[float] = []
     left = iter(range(requests))
 

@@ -1,11 +1,11 @@
 """Does combining models pay? Every planner that can run on recorded answers, on five sets, with an honest verdict.
 
     python benchmarks/recorded.py --data FOLDER [--out docs/results/recorded.json] [--limit N]
-    python benchmarks/recorded.py                  the pages again, from the figures that are there
+    python benchmarks/recorded.py                  the pages again, from the existing figures
 
 Replays real models' recorded answers (no key, no cost) and writes the figures as JSON. Beside it come a page over all
 sets in Markdown and, of each set, the page with plots that `dirigent eval` makes. Pages are made from the JSON alone,
-so what it leaves out (see `in_short`) no page can show.
+so no page can show the parts that it leaves out (see `in_short`).
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ SETS = (
 METHODS = tuple(
     name for name in default_planners("recorded") if name not in ("best", "cheapest", "random", "oracle", "ceiling")
 )
-"""Whose plans are worth an example."""
+"""Planners whose plans are worth an example."""
 
 DIGITS = 7
-"""Of a figure in the JSON: more than any page shows."""
+"""The digits of a figure in the JSON, more than any page shows."""
 
 NOTHING: Mapping[str, Any] = {
     field.name: None if type(None) in get_args(field.type) else {}
     for field in msgspec.structs.fields(Figures)
     if type(None) in get_args(field.type) or get_origin(field.type) is dict
 }
-"""What a row's field is where the JSON does not name it."""
+"""The values of a row's fields that the JSON leaves out."""
 
 GROUPS = tuple(name for name in NOTHING if name.startswith("by_"))
 
@@ -88,8 +88,8 @@ def write(reports: Sequence[Report], out: Path) -> None:
 
 
 def in_short(report: Report) -> dict[str, Any]:
-    """The report as JSON without what nobody reads there: digits beyond the seventh, fields with nothing in them, and
-    what rows repeat: groups that are all questions of a row and, where each task has rows, what is told by task."""
+    """The report as JSON without parts that no page reads: digits beyond the seventh, empty fields, and repetitions:
+    groups that hold all questions of a row and, if each task has rows, figures by task."""
     found = msgspec.to_builtins(report)
     by_task = ("by_kind",) if report.by_task else ()
     for rows in (found["planners"], *found["by_task"].values()):
@@ -114,7 +114,7 @@ def rounded(value: Any) -> Any:
 
 
 def in_lines(value: Any, *, depth: int) -> str:
-    """JSON with a line for each entry down to this depth, and all below it on one: short, and a change can be seen."""
+    """JSON with a line for each entry down to this depth and deeper entries in one line: short, and easy to diff."""
     if not depth or not isinstance(value, dict) or not value:
         return msgspec.json.encode(value).decode()
     entries = (f"{json.dumps(name)}: {in_lines(of, depth=depth - 1)}" for name, of in value.items())
@@ -160,7 +160,7 @@ def page(reports: Sequence[Report], *, stem: str = "recorded") -> str:
 
 
 def summary(reports: Sequence[Report]) -> str:
-    """One line a set: what the other tables come to."""
+    """One line for each set, which sums up the other tables."""
     names = [name for name in default_planners("recorded") if name not in ("cheapest", "random")]
     rows = []
     for report in reports:
@@ -207,7 +207,7 @@ def section(report: Report, *, stem: str) -> str:
 
 
 def prices(reports: Sequence[Report]) -> str:
-    """What each model was taken to cost, and who says so."""
+    """The assumed price of each model, and its source."""
     rows: dict[str, list[str]] = {}
     for report in reports:
         for model, source in report.chosen["prices"].items():
@@ -232,7 +232,7 @@ def cells(report: Report, name: str, row: Figures) -> list[str]:
 
 
 def against_hindsight(report: Report) -> str:
-    """The harder comparison, with a correction for as many planners as were tried."""
+    """The harder comparison, corrected for the number of planners tried."""
     hindsight = report.chosen["hindsight"]
     tried = {n: d for n, d in hindsight["versus"].items() if n != "best" and not n.startswith("single:")}
     gained = {name: found.p for name, found in tried.items() if found.significant and found.mean > 0}
@@ -251,7 +251,7 @@ def difference(found: Any) -> str:
 
 
 def provenance(report: Report) -> str:
-    """Where the figures come from, in a line."""
+    """The origin of the figures, in a line."""
     at_a_time = report.recipe.get("concurrency")
     replayed = f", replayed {at_a_time} questions at a time" if at_a_time else ""
     return f"Commit `{report.commit or 'unknown'}`, version {report.version}, {report.date}{replayed}."

@@ -1,4 +1,4 @@
-"""How long the server takes to list and search stored runs, beside a page of the newest runs without a filter.
+"""The time that the server takes to list and search stored runs, beside a page of the newest runs without a filter.
 
     python benchmarks/run_lists.py [--runs 10000] [--rounds 5]
 

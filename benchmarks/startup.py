@@ -2,7 +2,7 @@
 
     python benchmarks/startup.py [--runs 9] [--json]
 
-The peers, in the same run: `python -c pass`, and the import of aiohttp, which Dirigent puts off until it is needed.
+The peers, in the same run: `python -c pass`, and the import of aiohttp, which Dirigent loads only when it is needed.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python benchmarks/torture_sandbox.py [--rounds 100] [--data FOLDER --grader-rounds 3 --limit N] [--json]
 
-Row G1: every attack of `sandbox/attacks.py` (without landlock those it alone contains are left out), so many
-times. Row G3, with FOLDER as `grader.py` wants it: all reference solutions pass and all known-wrong programs fail, in
+Row G1: every attack of `sandbox/attacks.py`, N times (without landlock, attacks that only landlock contains are left
+out). Row G3, with FOLDER as `grader.py` wants it: all reference solutions pass and all known-wrong programs fail, in
 every round alike. Prints one line a row, "N of N", and exits 1 if an N falls short.
 """
 

@@ -1,11 +1,11 @@
-"""The map of the house: every function of Dirigent that one request goes through, in order of first call.
+"""The map of the code: every function of Dirigent that one request goes through, in order of first call.
 
     python benchmarks/walk.py [--json] [--check]
 
 A real server in this process answers `POST /v1/chat/completions` over a stub upstream, first with a plan of one step,
-then with `worker/NAME`; then `dirigent ask` answers a question over the same stub. A profile hook writes down each
-function of the package when it is first called, in the event loop and in the store's thread. Each of the three is
-carried out a few times before, so that imports and first-time work are not counted.
+then with `worker/NAME`; then `dirigent ask` answers a question over the same stub. A profile hook records each function
+of the package at its first call, in the event loop and in the store's thread. Each of the three runs a few times
+before, so that imports and first-time work are not counted.
 
 `--json` prints one line for the request with a plan: {"functions": …, "modules": …}.
 
@@ -111,7 +111,7 @@ class Recorder:
         self._seen = {}
 
     def walk(self) -> Walk:
-        """Class bodies, lambdas and comprehensions are part of the function around them."""
+        """The calls without class bodies, lambdas and comprehensions, which belong to the function around them."""
         codes = [c for c in list(self._seen) if c.co_flags & inspect.CO_OPTIMIZED and not c.co_name.startswith("<")]
         return [
             f"{Path(c.co_filename).relative_to(ROOT)}:{c.co_firstlineno} {c.co_qualname.replace('<locals>.', '')}"
@@ -120,12 +120,12 @@ class Recorder:
 
 
 def _begins(frame: FrameType) -> bool:
-    """Whether a function is called, and not a coroutine resumed: the argument of RESUME tells them apart."""
+    """Whether a function is called, and not a coroutine resumed: the argument of RESUME distinguishes them."""
     return frame.f_lasti < 0 or frame.f_code.co_code[frame.f_lasti + 1] == 0
 
 
 def measure() -> dict[str, Walk]:
-    """The walks by name. The server runs in this thread, as it does in life; another thread sends the requests."""
+    """The walks by name. The server runs in this thread, as in production; another thread sends the requests."""
     from dirigent.cli import app
 
     walks: dict[str, Walk] = {}
@@ -137,7 +137,7 @@ def measure() -> dict[str, Walk]:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         client = threading.Thread(target=_send_all, args=(port, recorder, walks), daemon=True)
-        client.start()  # before the hook is set, so that this thread has none
+        client.start()  # before the hook is set, so that this thread has no hook
         threading.setprofile(recorder)
         sys.setprofile(recorder)
         try:
@@ -154,7 +154,7 @@ def measure() -> dict[str, Walk]:
 
 
 def _command(call: Callable[[], object]) -> None:
-    """Run a command of the command line in this process, and show what it says only where it fails."""
+    """Run a command of the command line in this process; its output is shown only if it fails."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
@@ -243,14 +243,14 @@ def check(guide: str, walks: dict[str, Walk]) -> list[str]:
     for title, stops in found:
         if len(stops) > MOST_STOPS:
             faults.append(f"{title}: {len(stops)} stops; leave out all but {MOST_STOPS}")
-        faults += [f"{title}: {gone}" for file, function in stops if (gone := _gone(file, function))]
+        faults += [f"{title}: {gone}" for file, function in stops if (gone := _missing_reason(file, function))]
     for (title, stops), walk in zip(found, (walks["ask"], walks["chat request"]), strict=False):
         faults += [f"{title}: {fault}" for fault in _out_of_order(stops, walk)]
     return faults
 
 
-def _gone(file: str, function: str) -> str:
-    """Why a stop is not there; empty if it is."""
+def _missing_reason(file: str, function: str) -> str:
+    """The reason why a stop is missing, or an empty string."""
     path = ROOT / file
     if not path.is_file():
         return f"{file}: there is no such file"

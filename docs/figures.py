@@ -1,11 +1,11 @@
 """Fill the figures of README.md and of these pages from docs/results: no measured figure is typed by hand.
 
-A figure stands between two comments. The first names its format and its place in a results file:
+A figure is between two comments. The first names its format and its place in a results file:
 
     right in <!-- = % gym/planners/conductor/accuracy -->88.8%<!-- = -->
 
 The place is the file without `.json`, then keys. In a list, a key is an index or the `name` (or `row`) of an element.
-A file that ends in `.jsonl` is a list of its lines. Tables stand between marks with a name, and functions here write
+A file that ends in `.jsonl` is a list of its lines. Tables are between marks with a name, and functions here write
 them. `docs/generate.py` calls `with_figures` for every page.
 """
 
@@ -16,7 +16,10 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
+
+from dirigent.evals.front import Mark, svg_front
 
 FIGURE = re.compile(r"<!-- = (\S+) (.+?) -->.*?<!-- = -->", re.DOTALL)
 BLOCK = re.compile(r"<!-- (\S+) -->\n(.*?)<!-- /\1 -->", re.DOTALL)
@@ -27,6 +30,7 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "100": lambda share: f"{100 * share:.1f}",
     "100_0": lambda share: f"{100 * share:.0f}",
     "points": lambda share: f"{100 * share:+.1f}".replace("-", "−"),
+    "+": lambda number: f"{number:+.1f}".replace("-", "−"),
     "minus": lambda share: f"{abs(100 * share):.1f}",
     ",": lambda count: f"{count:,.0f}",
     ".1": lambda number: f"{number:.1f}",
@@ -44,7 +48,7 @@ class UnknownFigure(Exception):
 
 
 def with_figures(text: str, results: Path, *, page: str = "") -> str:
-    """Returns the page with every figure and table that docs/results has, written anew."""
+    """Returns the page with every figure and table from docs/results written anew."""
 
     def figure(found: re.Match[str]) -> str:
         format_, place = found[1], found[2]
@@ -113,7 +117,7 @@ GYM_ROWS = {
 
 
 def gym_first_page(results: Path) -> str:
-    """The gym's planners over the trained specialists and over tables, with the calls that an answer takes."""
+    """The gym's planners over the trained specialists and over exact ones, with the calls of an answer."""
     local, exact = (_read(results / f"{name}.json")["planners"] for name in ("gym-local", "gym"))
     rows = [
         "| planner | right, specialists | right, tables | worker calls a question | right per call |",
@@ -133,8 +137,8 @@ def gym_first_page(results: Path) -> str:
 
 
 def direct_accuracy(results: Path) -> float:
-    """Accuracy of the adapter trained from question to answer: its rival's, which is seed 1's and the highest, less
-    the difference that was measured."""
+    """Accuracy of the adapter trained from question to answer: the accuracy of its rival (seed 1's, the highest) minus
+    the measured difference."""
     table = _read(results / "claims.json")["table"]
     rival = _member(table, "right answers", "claims")["spread"][1]
     return float(rival - _member(table, "(a) conductor over one adapter, question to answer", "claims")["value"])
@@ -176,7 +180,7 @@ def recorded_first_page(results: Path) -> str:
 
 
 def torture_rows(results: Path) -> str:
-    """What the torture suite counted, a line a row."""
+    """The counts of the torture suite, a line for each row."""
     rows = ["| row | done of wanted | figures | took |", "|---|---|---|---|"]
     for row in _read(results / "torture.jsonl"):
         figures = row["figures"] if isinstance(row["figures"], str) else _figures(row["figures"])
@@ -216,7 +220,64 @@ def overhead_rows(results: Path) -> str:
     return "\n".join([*head, *(f"| {about} | {' | '.join(cells)} |" for about, cells in lines)])
 
 
+def demo(results: Path) -> str:
+    """What `dirigent demo` printed, as it was printed."""
+    printed = (results / "demo.txt").read_text(encoding="utf-8").strip()
+    return f"```text\n$ make demo\n{printed}\n```"
+
+
+def everyday_development(results: Path) -> str:
+    """The development questions of the embedded pool: who was right how often, on which half of them."""
+    rows = json.loads((results / "everyday-development.json").read_bytes())["rows"]
+    prose = {"facts", "words", "writing"}
+    lines = ["| | right, a value or a list is asked for | right, other questions |", "|---|---|---|"]
+    for worker in ("calculator", "programmer", "plain"):
+        cells = []
+        for is_prose in (False, True):
+            marks = [row[worker]["right"] for row in rows if worker in row and (row["kind"] in prose) == is_prose]
+            cells.append(f"{sum(marks)} of {len(marks)}" if marks else "–")
+        lines.append(f"| `{worker}` | {cells[0]} | {cells[1]} |")
+    return "\n".join(lines)
+
+
+def everyday_twenty(results: Path) -> str:
+    """The twenty everyday questions, by the plan and in one plain call."""
+    rows = json.loads((results / "everyday.json").read_bytes())["rows"]
+    lines = ["| | right | median tokens written | all tokens |", "|---|---|---|---|"]
+    for way in ("plan", "plain"):
+        right, tokens = ([row[way][name] for row in rows] for name in ("right", "tokens"))
+        lines.append(f"| {way} | {sum(right)} of {len(rows)} | {median(tokens):g} | {sum(tokens):,} |")
+    return "\n".join(lines)
+
+
+def embedded_front(results: Path) -> str:
+    """The front of one small model in roles, as an SVG: means over the fold seeds of `pays.json`."""
+    sections = json.loads((results / "pays.json").read_bytes())["sections"]
+    seeds = [found for name, found in sections.items() if re.fullmatch(r"roles-\d+", name)]
+
+    def marks(method: str) -> list[Mark]:
+        fronts = [found["front"][method] for found in seeds]
+        shares, costs = ([fmean(values) for values in zip(*part, strict=True)] for part in zip(*fronts, strict=True))
+        return [Mark(method, cost, share) for cost, share in zip(costs, shares, strict=True) if cost >= CHEAPEST]
+
+    best = Mark("the best role, one call", fmean(s["single_cost"] for s in seeds), fmean(s["single"] for s in seeds))
+    return svg_front(
+        marks("learned"),
+        [best],
+        title="One model of 1.5 billion parameters in roles: learned policy (dots) and fixed plans",
+        unit="output tokens",
+        rivals={"fixed plans": marks("fixed"), "votes": marks("vote")},
+    )
+
+
+CHEAPEST = 75.0
+"""Cheaper fixed plans guess: they are left out of the picture."""
+
+
 TABLES: dict[str, Callable[[Path], str]] = {
+    "demo": demo,
+    "everyday-development": everyday_development,
+    "everyday-twenty": everyday_twenty,
     "gym-first-page": gym_first_page,
     "overhead-rows": overhead_rows,
     "recorded-first-page": recorded_first_page,

@@ -1,7 +1,7 @@
-"""Write docs/reference/{configuration,cli}.md, and every part of README.md and of docs/ that stands between marks.
+"""Write docs/reference/{configuration,cli}.md, and every part of README.md and of docs/ that is between marks.
 
     python docs/generate.py            writes the pages
-    python docs/generate.py --check    exits 1 if a page differs from what the code and the results say
+    python docs/generate.py --check    exits 1 if a page differs from the code or the results
 
 Every key, its type and default come from the structs that `dirigent.config` reads; its meaning is the docstring below
 it. The commands are shown by their own `--help`. docs/api.md gets its routes and statuses here, docs/baselines.md its
@@ -33,7 +33,7 @@ from dirigent.planners import PLANNERS
 from dirigent.workers import http, worker
 
 sys.path.append(str(Path(__file__).parent))
-from figures import with_figures
+from figures import embedded_front, with_figures
 
 PAGE = Path(__file__).parent / "reference" / "configuration.md"
 COMMANDS_PAGE = PAGE.with_name("cli.md")
@@ -290,7 +290,7 @@ def _command_names(command: Any, words: tuple[str, ...]) -> list[tuple[str, ...]
 
 
 def api_page() -> str:
-    """The page as it stands, its tables made anew."""
+    """The page with its tables made anew."""
     from dirigent.serve.http.app import ENDPOINTS
     from dirigent.serve.http.openapi import STATUSES
 
@@ -306,7 +306,7 @@ def api_page() -> str:
 
 
 def between_marks(text: str, name: str, inside: str) -> str:
-    """The page with this between `<!-- name -->` and `<!-- /name -->`."""
+    """The page with this text between `<!-- name -->` and `<!-- /name -->`."""
     before, begin, rest = text.partition(f"<!-- {name} -->\n")
     _, end, after = rest.partition(f"<!-- /{name} -->")
     assert end, f"a page has lost its marks for {name}"
@@ -337,13 +337,13 @@ CURVES = {
     },
     "tokens and cost": {"plan_tokens": "tokens, in tens", "cost": "cost, in calls"},
 }
-"""Plots of a training run: title -> figure of metrics.jsonl -> what it is called in the legend."""
+"""Plots of a training run: title -> figure of metrics.jsonl -> its name in the legend."""
 SCALES = {"plan_tokens": 0.1}
-"""So that figures can share an axis."""
+"""Factors that let figures share an axis."""
 
 
 def learning_page(results: Path) -> tuple[str, dict[str, str]]:
-    """The page with what was measured, and the drawings that it shows, by file name."""
+    """The page with the measured figures, and its drawings by file name."""
     from dirigent_gym.train.claims import Claim, as_table
 
     tables = {path.stem: json.loads(path.read_bytes()) for path in sorted(results.glob("claims*.json"))}
@@ -376,7 +376,7 @@ def _shortfalls(found: dict[str, Any], lines: list[Any]) -> str:
 
 
 def _drawings(results: Path) -> dict[str, str]:
-    """The curves of the runs whose metrics lie there, a line a run."""
+    """The curves of the runs with stored metrics, a line for each run."""
     from dirigent_gym.evals.curves import curves
 
     runs = [
@@ -397,6 +397,8 @@ def _drawings(results: Path) -> dict[str, str]:
 def main(arguments: list[str]) -> int:
     stale = 0
     learning, drawings = learning_page(RESULTS)
+    if (RESULTS / "pays.json").is_file():
+        drawings["front-embedded-pool.svg"] = embedded_front(RESULTS)
     pages = {PAGE: page(), COMMANDS_PAGE: commands_page(), API_PAGE: api_page(), LEARNING_PAGE: learning}
     pages[BASELINES_PAGE] = baselines_page()
     for path in PAGES_WITH_FIGURES:

@@ -1,4 +1,4 @@
-"""What every test may ask for: the local model's weights, and an honest count of what was skipped."""
+"""Fixtures for every test: the local model's weights, and a count of skipped tests."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
             return TRAIN if TRAIN in file else file
 
         def _assign_work_unit(self, node: WorkerController) -> None:
-            """What takes longest begins first, so that nobody waits for it at the end."""
+            """The slowest tests begin first, so that the run does not wait for them at the end."""
             if TRAIN in self.workqueue:
                 self.workqueue.move_to_end(TRAIN, last=False)
             super()._assign_work_unit(node)

@@ -211,7 +211,7 @@ class StubProvider:
             await response.write(frame)
             await asyncio.sleep(pause_s)
         if call.fault == "reset-mid-stream":
-            await asyncio.sleep(0.02)  # let what was written arrive before the reset overtakes it
+            await asyncio.sleep(0.02)  # let the written bytes arrive before the reset overtakes them
             _reset(request)
         if call.fault in ("mid-stream-stall", "reset-mid-stream"):
             await asyncio.Event().wait()

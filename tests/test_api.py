@@ -21,7 +21,7 @@ def test_every_public_name_is_importable_and_nothing_else_is_listed() -> None:
 
 
 def test_no_public_name_is_a_module_too() -> None:
-    # Once such a module is loaded it stands under its name in the package, where the public one should be.
+    # Once such a module is loaded, its name in the package hides the public name.
     modules = {module.name for module in pkgutil.iter_modules(dirigent.__path__)}
     assert not modules & set(dirigent.__all__)
 

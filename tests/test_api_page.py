@@ -53,14 +53,14 @@ def test_every_route_is_listed() -> None:
         ("`POST /v1/feedback`", FeedbackRequest),
     ],
 )
-def test_every_field_of_a_request_is_told_and_no_other(title: str, struct: type[msgspec.Struct]) -> None:
+def test_the_page_lists_exactly_the_fields_of_a_request(title: str, struct: type[msgspec.Struct]) -> None:
     text = section(title)
     first_table = text[text.index("| field |") :].split("\n\n")[0]
     cells = [line.split("|")[1] for line in first_table.splitlines()[2:]]
     assert names_in(" ".join(cells)) == set(struct.__struct_fields__)
 
 
-def test_every_field_of_the_extension_is_told_with_its_header() -> None:
+def test_the_page_lists_every_field_of_the_extension_with_its_header() -> None:
     text = section("`dirigent`")
     pool = {f"pool.{name}" for name in PoolChoice.__struct_fields__}
     assert names_in(text) >= (set(Extension.__struct_fields__) - {"pool"}) | pool
@@ -68,7 +68,7 @@ def test_every_field_of_the_extension_is_told_with_its_header() -> None:
         assert re.search(rf"`{PREFIX}{name}[`:]", text, re.IGNORECASE), name
 
 
-def test_every_parameter_of_usage_is_told() -> None:
+def test_the_page_lists_every_parameter_of_usage() -> None:
     assert names_in(section("`GET /v1/usage`")) >= set(PARAMETERS)
 
 

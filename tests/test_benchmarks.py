@@ -34,7 +34,7 @@ def story(file: Path) -> str:
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda file: file.stem)
-def test_a_program_says_what_it_measures_with_an_example(program: Path) -> None:
+def test_a_programs_help_names_its_measurement_with_an_example(program: Path) -> None:
     done = subprocess.run([sys.executable, program, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert story(program).splitlines()[0] in done.stdout
@@ -46,7 +46,7 @@ def test_the_page_lists_every_program_in_its_own_words() -> None:
     assert sorted(listed) == [(program.stem, story(program).splitlines()[0]) for program in PROGRAMS]
 
 
-def test_what_is_no_program_says_whose_part_it_is_and_stands_on_the_page() -> None:
+def test_a_file_that_is_no_program_names_its_program_and_is_on_the_page() -> None:
     parts = [file for file in FILES if file not in PROGRAMS]
     assert [part.stem for part in parts] == list(PARTS)
     for part in parts:

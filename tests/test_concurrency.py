@@ -37,7 +37,7 @@ async def test_results_come_in_the_order_of_the_work() -> None:
     assert await gather_or_cancel([]) == []
 
 
-async def test_where_one_breaks_the_others_have_ended_before_it_is_said() -> None:
+async def test_if_one_breaks_the_others_have_ended_before_it_raises() -> None:
     work = Work()
     with pytest.raises(ValueError, match="broke"):
         await gather_or_cancel([work.forever(), work.breaks(), work.forever()])

@@ -50,7 +50,7 @@ async def test_a_trace_survives_being_written_and_read() -> None:
     assert msgspec.json.decode(msgspec.json.encode(trace), type=Trace) == trace
 
 
-async def test_usage_adds_up_and_orchestration_is_what_the_answering_step_did_not_use() -> None:
+async def test_usage_adds_up_and_orchestration_is_all_but_the_answering_step() -> None:
     pool = Pool(
         [
             Scripted("Oslo", name="facts", usage=Usage(10, 2)),
@@ -70,7 +70,7 @@ async def test_a_draft_that_is_no_plan_is_mended_once() -> None:
     first, second = trace.rounds[0].drafts
     assert first.error
     assert not second.error
-    assert first.error in "".join(m.text for m in second.messages), "the planner is told why"
+    assert first.error in "".join(m.text for m in second.messages), "the planner sees the reason"
 
 
 async def test_without_a_fallback_two_bad_drafts_fail_the_run() -> None:
@@ -124,7 +124,7 @@ async def test_a_second_round_that_fails_leaves_the_first_answer_standing() -> N
     assert (trace.status, trace.answer) == ("done", "4")
 
 
-async def test_the_fallback_does_not_plan_over_an_answer_that_stands() -> None:
+async def test_the_fallback_does_not_replace_an_existing_answer() -> None:
     other = Scripted('model_id = [0]\nsubtasks = ["again"]\naccess_list = [[]]', name="other")
     limits = Limits(max_rounds=2)
     trace = await conductor(TWO_STEPS, "nonsense", limits=limits, fallback=LanguagePlanner(other)).run("?")
@@ -140,7 +140,7 @@ async def test_the_marks_of_one_round_say_nothing_of_those_of_the_next() -> None
     assert first.messages != second.messages, "only their marks can tell them apart"
 
 
-async def test_where_a_later_round_came_to_nothing_plan_steps_and_usage_are_those_of_the_answer() -> None:
+async def test_if_a_later_round_fails_plan_steps_and_usage_are_those_of_the_answer() -> None:
     worse = 'model_id = [0]\nsubtasks = ["again"]\naccess_list = [[]]'
     pool = Pool(
         [
@@ -226,7 +226,7 @@ async def test_a_run_cancelled_while_it_plans_has_the_plan_on_its_bill() -> None
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("bug"), ConfigError("the file is gone")])
-async def test_what_was_paid_before_an_error_that_no_step_may_have_is_on_record(error: Exception) -> None:
+async def test_calls_paid_before_an_unexpected_error_are_on_record(error: Exception) -> None:
     seen: list[Event] = []
     ledger = Budget()
     pool = Pool([Scripted("A", name="a", price=Price(1.0, 1.0)), Scripted(error, name="b", price=Price(1.0, 1.0))])
@@ -261,7 +261,7 @@ async def test_a_timeout_of_the_planners_own_is_not_the_runs_deadline() -> None:
         await Conductor(LanguagePlanner(Scripted(hang)), pool_of(a="x")).run("?")
 
 
-async def test_a_call_that_names_the_cut_as_it_likes_is_on_the_bill_all_the_same() -> None:
+async def test_a_call_with_its_own_name_for_a_cut_is_charged_all_the_same() -> None:
     async def hang(request: Request) -> str:
         try:
             await asyncio.sleep(30)
@@ -285,7 +285,7 @@ async def test_a_question_without_a_message_is_refused_before_anyone_plans() -> 
     assert planner.calls == 0
 
 
-async def test_a_cap_lets_nobody_without_a_price_slip_by() -> None:
+async def test_a_cap_refuses_every_worker_without_a_price() -> None:
     unpriced = Scripted("x", name="unpriced")
     priced = Pool([Scripted("x", name="w", price=Price())])
     limits = Limits(max_cost_usd=1.0)
@@ -312,7 +312,7 @@ async def test_a_cost_cap_of_one_step_needs_every_price() -> None:
         await conductor(TWO_STEPS, limits=Limits(max_step_cost_usd=1.0)).run("?")
 
 
-async def test_a_cost_cap_needs_the_price_of_who_plans_too() -> None:
+async def test_a_cost_cap_needs_the_planning_workers_price_too() -> None:
     pool = Pool([Scripted("x", name="w", price=Price())])
     with pytest.raises(ConfigError, match=facts("price planner")):
         await conductor(TWO_STEPS, pool=pool, limits=Limits(max_cost_usd=1.0)).run("?")
@@ -334,7 +334,7 @@ async def test_a_conductor_is_a_worker() -> None:
     assert trace.usage.calls == 3, "the calls inside are the calls that are billed"
 
 
-async def test_a_conductor_streams_its_last_step_to_whoever_asks_it() -> None:
+async def test_a_conductor_in_a_pool_streams_its_last_step() -> None:
     seen: list[Event] = []
     reply = await conductor(TWO_STEPS).ask(Request((Message("user", "?"),)), observe=seen.append)
     assert "".join(e.text for e in seen if isinstance(e, Delta)) == reply.text
@@ -364,7 +364,7 @@ async def test_words_that_were_streamed_are_never_followed_by_anothers() -> None
     assert [attempt.worker for attempt in caught.value.attempts] == ["first", "second"]
 
 
-async def test_a_substitute_streams_the_answer_where_no_word_was_passed_on_before() -> None:
+async def test_a_substitute_streams_the_answer_if_no_word_was_sent_before() -> None:
     seen: list[Event] = []
     pool = Pool([Scripted(WorkerError("down"), name="first"), Scripted("right", name="second")])
     reply = await Conductor(Single(), pool).ask(Request((Message("user", "?"),)), observe=seen.append)
@@ -373,7 +373,7 @@ async def test_a_substitute_streams_the_answer_where_no_word_was_passed_on_befor
 
 
 @pytest.mark.parametrize(("wrote", "says"), [("length", "length"), ("refused", "refused"), ("tool_calls", "stop")])
-async def test_a_conductor_says_why_its_answer_ended(wrote: Finish, says: Finish) -> None:
+async def test_a_conductor_reports_the_reason_of_the_answers_end(wrote: Finish, says: Finish) -> None:
     running = Conductor(Single(), Pool([Scripted(Reply("so far", finish=wrote), name="w")]))
     assert (await running.ask(Request((Message("user", "?"),)))).finish == says
 
@@ -390,7 +390,7 @@ async def test_a_conductor_that_is_cut_short_in_a_pool_has_all_its_calls_on_the_
     assert trace.cost_usd == pytest.approx(ledger.spent_usd)
 
 
-async def test_a_conductor_that_stands_in_its_own_pool_ends() -> None:
+async def test_a_conductor_in_its_own_pool_ends() -> None:
     class Mirror:
         info = Scripted("x", name="mirror").info
         target: Conductor
@@ -479,7 +479,7 @@ async def test_a_step_that_does_not_exist_yet_cannot_be_read_in_a_second_round()
     assert "step 2 reads step 2" in trace.rounds[1].drafts[0].error
 
 
-async def test_an_earlier_step_without_a_result_is_not_shown_and_loses_nobody() -> None:
+async def test_an_earlier_step_without_a_result_is_not_shown_and_shifts_no_other() -> None:
     aside = 'model_id = [0, 1]\nsubtasks = ["aside", "answer"]\naccess_list = [[], []]'
     letters = Scripted("4", "both", name="letters")
     pool = Pool([Scripted(WorkerError("down"), name="facts"), letters])

@@ -1,4 +1,4 @@
-"""The diffs of CONTRIBUTING.md are whole: applied to a copy of the source, each adds what it says."""
+"""The diffs of CONTRIBUTING.md are whole: applied to a copy of the source, each adds the thing it describes."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_diff_applies(part: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_diff_adds_what_it_says(source: Path, way: str) -> None:
+def test_a_diff_adds_its_planner_worker_benchmark_field_page_or_reward(source: Path, way: str) -> None:
     path = os.pathsep.join(str(source / tree) for tree in ("src", "gym/src"))
     tried = subprocess.run(
         [sys.executable, "-c", WAYS[way]],

@@ -107,7 +107,7 @@ def test_no_secret_is_built_in() -> None:
     assert not re.search(r"KEY|TOKEN|PASSWORD|SECRET|PEPPER|\.env", said)
 
 
-def test_what_is_copied_is_there_and_not_ignored() -> None:
+def test_copied_files_exist_and_are_not_ignored() -> None:
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     assert "*" in ignored, "everything is left out unless it is named"
     for rest in of("COPY", instructions()):
@@ -118,7 +118,7 @@ def test_what_is_copied_is_there_and_not_ignored() -> None:
             assert f"!{source}" in ignored, source
 
 
-def test_what_the_wheel_is_made_of_is_copied() -> None:
+def test_the_sources_of_the_wheel_are_copied() -> None:
     copied = " ".join(of("COPY", instructions())).split()
     assert {PROJECT["readme"], *PROJECT["license-files"], "pyproject.toml", "src"} <= set(copied)
 
@@ -171,11 +171,11 @@ def test_the_compose_images_are_pinned() -> None:
     assert compose()["services"]["dirigent"]["image"] == f"dirigent:{__version__}"
 
 
-def test_the_compose_database_says_when_it_is_ready() -> None:
+def test_the_compose_database_has_a_health_check() -> None:
     assert compose()["services"]["postgres"]["healthcheck"]["test"][1] == "pg_isready"
 
 
-def test_the_compose_variables_are_what_the_program_and_its_config_read() -> None:
+def test_the_program_and_its_config_read_the_compose_variables() -> None:
     config = load_config(DEPLOY / "dirigent.toml").config
     given = compose()["services"]["dirigent"]["environment"]
     assert set(given) == variables_of(config) | {"DIRIGENT_PEPPER"}
@@ -191,7 +191,7 @@ def test_compose_holds_no_secret_itself_and_the_example_names_every_variable() -
     assert ".env" in (DEPLOY / ".gitignore").read_text().split()
 
 
-def test_the_compose_mounts_are_where_the_image_looks() -> None:
+def test_the_compose_mounts_match_the_images_paths() -> None:
     environment = " ".join(of("ENV", last_stage()))
     for volume in compose()["services"]["dirigent"]["volumes"]:
         assert volume.split(":")[1] in environment, volume
@@ -217,7 +217,7 @@ def test_the_pod_is_not_root_and_cannot_become_it(spec: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("spec", pod_specs())
-def test_what_the_pod_mounts_is_where_the_variables_point(spec: dict[str, Any]) -> None:
+def test_the_pods_mounts_match_its_variables(spec: dict[str, Any]) -> None:
     (container,) = spec["containers"]
     mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
     values = {pair["name"]: pair["value"] for pair in container["env"]}
@@ -263,7 +263,7 @@ def test_the_network_policy_keeps_the_metadata_address_out_of_reach() -> None:
         assert {"169.254.0.0/16", "10.0.0.0/8"} <= set(block["except"])
 
 
-def test_the_secret_holds_what_the_program_and_its_config_read() -> None:
+def test_the_secret_has_the_values_that_the_program_and_its_config_read() -> None:
     secret = manifest("Secret", "secret.example.yaml")
     config = load_config(KUBERNETES / "dirigent.toml").config
     assert set(secret["stringData"]) == variables_of(config) | {"DIRIGENT_PEPPER"}

@@ -1,4 +1,4 @@
-"""Every example, and every whole Python program in the README and the docs, runs as it stands."""
+"""Every example, and every whole Python program in the README and the docs, runs unchanged."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ async def test_a_fault_that_passes_is_mended_by_a_retry(
 
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_with_nobody_left_the_run_fails_with_the_reason_and_no_part_of_an_answer(
+async def test_without_another_worker_the_run_fails_with_the_reason_and_no_part_of_an_answer(
     stub: StubProvider, client: HttpClient, wire: WireName, fault: str
 ) -> None:
     trace = await conductor(quickly(wired(stub, client, wire, "only", fault))).run("hello")

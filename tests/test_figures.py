@@ -31,7 +31,7 @@ def test_no_line_begins_with_a_mark(page: Path) -> None:
     assert re.findall(r"(?m)^ *<!-- = .*", page.read_text(encoding="utf-8")) == []
 
 
-def test_a_share_of_the_readme_stands_between_marks() -> None:
+def test_figures_of_the_readme_are_between_marks() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for marked in (r"<!-- = .*?<!-- = -->", r"(?s)<!-- (\S+) -->\n.*?<!-- /\1 -->", r"(?s)```.*?```"):
         text = re.sub(marked, "", text)

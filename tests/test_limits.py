@@ -27,7 +27,7 @@ async def test_the_worst_case_is_set_aside_and_replaced_by_what_was_used():
     assert (await budget.reserve(quote(input_usd=0.2))).max_output_tokens == 100
 
 
-async def test_fewer_tokens_are_granted_where_less_is_left():
+async def test_fewer_tokens_are_granted_if_less_money_is_left():
     budget = Budget(max_cost_usd=1.0)
     assert (await budget.reserve(quote(input_usd=0.5, token_usd=0.01, tokens=400))).max_output_tokens == 50
     assert (await Budget(max_output_tokens=30).reserve(quote(tokens=None))).max_output_tokens == 30

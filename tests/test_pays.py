@@ -41,7 +41,7 @@ def test_an_operating_point_is_chosen_by_the_other_folds(pays: dict[str, Any]) -
     assert found["cost"] == pytest.approx((2 + 2 + 1 + 1) / 4)
 
 
-def test_a_claim_is_met_only_with_what_it_asks_for(pays: dict[str, Any]) -> None:
+def test_a_claim_is_met_only_if_its_condition_holds(pays: dict[str, Any]) -> None:
     claim = pays["write"].__globals__["Claim"]
     assert claim("x", 5, 7, 6.0).met == "must"
     assert claim("x", 5, 7, 7.5).met == "goal"

@@ -130,7 +130,7 @@ def test_a_near_miss_of_a_plugins_name_is_corrected(installed: None) -> None:
         checked(EvalRecipe(tasks=("threse",), pool="dirigent.toml"))
 
 
-def test_a_kind_says_which_key_it_needs(installed: None) -> None:
+def test_the_error_of_a_kind_names_the_missing_key(installed: None) -> None:
     with pytest.raises(ConfigError, match=r'no "model".*"parrot"'):
         parse_config(POOL.replace('model = "1"', ""))
 
@@ -176,7 +176,7 @@ def test_a_benchmark_of_a_plugin_reads_rows_as_its_authors_publish_them(install:
     assert (task.question, task.answer, task.kind) == ("1 + 2?", "3", "threes")
 
 
-def test_a_broken_plugin_leaves_lists_and_stops_only_what_names_it(install: Install) -> None:
+def test_a_broken_plugin_leaves_lists_and_stops_only_uses_of_its_name(install: Install) -> None:
     install("raise ImportError('no such thing')", ENTRIES)
     assert "lastborn" not in shown("ask")
     parse_config(POOL.replace("parrot", "scripted").replace("model =", "replies =").replace('"1"', '["1"]').replace(

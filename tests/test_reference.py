@@ -41,7 +41,7 @@ def test_every_command_shows_an_example(generate: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("table", [Config, WorkerConfig, Profile, StoreConfig], ids=lambda t: t.__name__)
-def test_every_key_says_what_it_means(generate: dict[str, Any], table: type[msgspec.Struct]) -> None:
+def test_every_key_has_a_description(generate: dict[str, Any], table: type[msgspec.Struct]) -> None:
     said = generate["_docstrings"](table)
     assert [name for name in table.__struct_fields__ if not said.get(name)] == []
 
@@ -71,7 +71,7 @@ def test_a_page_without_results_says_that_nothing_was_measured(generate: dict[st
     assert drawings == {}
 
 
-def test_results_fill_the_page_with_the_table_the_curves_and_what_was_missed(
+def test_results_fill_the_page_with_the_table_the_curves_and_missed_bounds(
     generate: dict[str, Any], tmp_path: Path
 ) -> None:
     made = {"table": CLAIMS, "workers": "exact", "seeds": 3, "commit": "abc", "date": "2026-11-15"}
@@ -96,7 +96,7 @@ def test_results_fill_the_page_with_the_table_the_curves_and_what_was_missed(
     assert says(drawings["curves-tokens-and-cost.svg"], "5.30 4.00")
 
 
-def test_runs_that_were_cut_short_are_told_above_their_table(generate: dict[str, Any], tmp_path: Path) -> None:
+def test_runs_that_were_cut_short_are_named_above_their_table(generate: dict[str, Any], tmp_path: Path) -> None:
     made = {"table": CLAIMS, "workers": "exact", "seeds": 3, "commit": "abc", "date": "2026-11-15"}
     made |= {"sizes": {"test": 1000}, "cut": {"conductor 2": "347 of 360 updates"}}
     (tmp_path / "claims.json").write_text(json.dumps(made))
@@ -159,7 +159,7 @@ def test_a_stale_page_fails_the_check(generate: dict[str, Any], own_pages: Path)
     assert generate["main"](["--check"]) == 0
 
 
-def test_pages_are_written_where_they_stand_and_nowhere_else(generate: dict[str, Any], own_pages: Path) -> None:
+def test_pages_are_written_in_place_and_nowhere_else(generate: dict[str, Any], own_pages: Path) -> None:
     theirs = [path for name in PAGES if (path := GENERATE.parent / name).exists()]
     before = [path.stat().st_mtime_ns for path in theirs]
     assert generate["main"]([]) == 0

@@ -22,13 +22,13 @@ from tests.facts import facts
 SAME_TWICE = Plan((Step("w", "try"), Step("w", "try"), Step("w", "choose", (0, 1))))
 
 
-async def test_the_same_worker_asked_the_same_twice_says_what_it_said_each_time() -> None:
+async def test_a_worker_asked_the_same_twice_replays_each_of_its_replies() -> None:
     worker = Scripted("one", "two", "the second", name="w", price=Price(1, 2))
     old = await Conductor(Fixed(SAME_TWICE), Pool([worker])).run("q")
     new = await replay(old)
     assert (new.status, new.answer) == ("done", "the second")
     assert [step.reply.text for step in new.steps if step.reply] == ["one", "two", "the second"]
-    assert worker.calls == 3, "nobody may be asked again"
+    assert worker.calls == 3, "no worker may be asked again"
     assert new.cost_usd == 0 < old.cost_usd
 
 
@@ -42,7 +42,7 @@ async def test_a_failed_run_fails_again() -> None:
     assert "down" in new.error
 
 
-async def test_a_step_that_was_re_assigned_replays_what_the_substitute_said() -> None:
+async def test_a_re_assigned_step_replays_the_substitutes_reply() -> None:
     plan = Plan((Step("a", "x"),))
     pool = Pool([Scripted(WorkerError("down", fault="connect"), name="a"), Scripted("B", name="b")])
     old = await Conductor(Fixed(plan), pool).run("q")

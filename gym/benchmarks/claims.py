@@ -1,4 +1,4 @@
-"""The table that a trained conductor has to show, from its adapter in one command.
+"""The table of claims about a trained conductor, from its adapter in one command.
 
     python gym/benchmarks/claims.py --conductor runs/gym-gpu [--warm-start ADAPTER] [--limit N]
     python gym/benchmarks/claims.py --add seed1.json --conductor runs/gym-gpu --local 400 --latency 21 --out seed1.json
@@ -7,14 +7,13 @@
     python gym/benchmarks/claims.py --add docs/results/claims.json --controls runs/controls.json
 
 The workers answer by table. An ADAPTER is a PEFT folder, a GGUF file, a name of the package (`conductor`), or the
-folder of a finished run, which brings its warm start along. Controls join with --right-plans, --rejection, --online-
-rejection, --format-only, --shuffled and --direct. torch measures everything on whatever device it finds; --local N and
---latency N add what the files do through llama.cpp on this CPU, now or, with --add, to a table that was measured on
-another machine. --add also reads what the run's folder says and the table does not; with --elsewhere it asks the
-questions again that are not the generator's. What was not measured is a line that says so. Writes JSON and Markdown;
---join makes one table of several training seeds, mean and spread, and --controls puts the lines of controls that were
-measured later of one of them, as `controls.py` does, in place of those it had. --metrics keeps a run's curves beside
-the table, for the docs to draw.
+folder of a finished run, which also has the warm start. Controls join with --right-plans, --rejection, --online-
+rejection, --format-only, --shuffled and --direct. torch measures everything on any device it finds; --local N and
+--latency N add measurements of the files in llama.cpp on this CPU, now or, with --add, to a table that was measured on
+another machine. --add also reads figures from the run's folder that the table lacks; with --elsewhere it asks again the
+questions that are not the generator's. A missing measurement has a line that says so. Writes JSON and Markdown. --join
+makes one table of several training seeds, with mean and spread. --controls replaces the lines of controls by later
+measurements, as `controls.py` makes them. --metrics stores a run's curves beside the table, for the docs to draw.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ ROLES = (
 
 
 class Files(msgspec.Struct, frozen=True):
-    """What the shipped files did on this CPU. What is None was not asked for."""
+    """The measurements of the shipped files on this CPU. A field that is None was not asked for."""
 
     scores: Scores | None = None
     valid: Share | None = None
@@ -110,10 +109,10 @@ def measured(args: argparse.Namespace) -> Table:
     """The table of one trained conductor."""
     from gym.benchmarks.claims_evidence import Sizes, gather, open_bench
 
-    from dirigent_gym.train.run import quieten
+    from dirigent_gym.train.run import silence_libraries
 
     began = time.monotonic()
-    quieten()
+    silence_libraries()
     recipe = _recipe(args)
     adapters = found_adapters(args)
     sizes = Sizes(seed=args.seed, sampled=args.sampled)
@@ -138,20 +137,20 @@ def measured(args: argparse.Namespace) -> Table:
 
 
 def added(args: argparse.Namespace) -> Table:
-    """A table that was measured elsewhere, with the lines that want this CPU, and what the run's folder says."""
+    """A table that was measured elsewhere, with the lines that need this CPU and the figures of the run's folder."""
     table, adapters = read_table(args.add), found_adapters(args)
     if _sha256(adapters["conductor"]) != table.adapters.get("conductor"):
-        raise ConfigError(f"{adapters['conductor']} is not the conductor that {args.add} was measured of")
+        raise ConfigError(f"{adapters['conductor']} is not the conductor that {args.add} measured")
     own = {role: path for role, path in adapters.items() if _sha256(path) == table.adapters.get(role)}
     recipe, cut = _recipe(args), cut_short(own)
     start = start_line(table, own, recipe)
     if not (args.local or args.latency or args.elsewhere or start or cut):
         raise ConfigError(
-            "--add adds what --local N, --latency N and --elsewhere measure, and what a run's folder says of its start "
-            "and its updates: say one of them, or another folder"
+            "--add needs something to add: --local N, --latency N, --elsewhere, or a run's folder with figures of its "
+            "start and its updates; give one of them, or another folder"
         )
     if args.local and not table.right:
-        raise ConfigError(f"{args.add} does not say what torch got of each question: measure it anew, or leave --local")
+        raise ConfigError(f"{args.add} lacks torch's result on each question: measure it anew, or leave out --local")
     rows = held_rows("test", table.sizes["test"], seed=table.sizes["seed"], settings=recipe.rows)
     files = asyncio.run(_locally(args, recipe, rows, adapters["conductor"]))
     lines = [*file_claims(table.right, files.scores, files.plan_s, seed=table.sizes["seed"])]
@@ -168,8 +167,8 @@ def added(args: argparse.Namespace) -> Table:
 
 
 def start_line(table: Table, adapters: Mapping[str, Path], recipe: Recipe) -> Claim | None:
-    """How many sampled plans of the warm start are valid, as the run itself found before it began; None where the table
-    knows, or the run's folder does not."""
+    """The share of valid sampled plans of the warm start, as the run measured it before it began; None if the table has
+    it, or the run's folder does not."""
     line = next((line for line in table.table if line.name == START_SAMPLED), None)
     file = adapters["warm-start"].parent / "start.json" if "warm-start" in adapters else None
     if line is None or line.value is not None or file is None or not file.is_file():
@@ -183,7 +182,7 @@ def start_line(table: Table, adapters: Mapping[str, Path], recipe: Recipe) -> Cl
 
 
 def cut_short(adapters: Mapping[str, Path]) -> dict[str, str]:
-    """Role -> how far its run came, of those that ended before their last update."""
+    """Role -> the progress of its run, for runs that ended before their last update."""
     found = {}
     for role, path in adapters.items():
         file = path.parent / "result.json"
@@ -194,10 +193,10 @@ def cut_short(adapters: Mapping[str, Path]) -> dict[str, str]:
 
 
 def found_adapters(args: argparse.Namespace) -> dict[str, Path]:
-    """Every adapter that was named, by role; a run's folder brings its warm start along."""
+    """Every named adapter by role; a run's folder also has its warm start."""
     named = {role: value for role in ROLES if (value := getattr(args, role.replace("-", "_")))}
     if "conductor" not in named:
-        raise ConfigError("say which conductor:  --conductor ADAPTER")
+        raise ConfigError("name the conductor:  --conductor ADAPTER")
     run = Path(named["conductor"])
     if (run / "adapter").is_dir():
         named["conductor"] = str(run / "adapter")
@@ -217,7 +216,7 @@ def _adapter(role: str, value: str) -> Path:
 
 
 async def _locally(args: argparse.Namespace, recipe: Recipe, rows: Sequence[Row], conductor: Path) -> Files:
-    """What llama.cpp makes of the conductor: as many of the rows as are asked for, and the seconds of a plan."""
+    """The conductor in llama.cpp: its answers to as many rows as were asked for, and the seconds of a plan."""
     if not args.local and not args.latency:
         return Files()
     from gym.benchmarks.claims_local import as_gguf, plan_seconds, run_locally
@@ -237,8 +236,8 @@ async def _locally(args: argparse.Namespace, recipe: Recipe, rows: Sequence[Row]
 
 
 def _own_lines(evidence: Evidence, valid_files: Share | None) -> list[Claim]:
-    """Lines beside those of the issue: right answers, how often plans are valid with nothing to help and with the
-    grammar, and the shortcut probe."""
+    """Further lines: right answers, the share of valid plans without any help and with the grammar, and the shortcut
+    probe."""
     kept = [one for one in evidence.test.scored if not one.dropped]
     return [
         _line(RIGHT, share(one.correct for one in kept)),
@@ -249,12 +248,12 @@ def _own_lines(evidence: Evidence, valid_files: Share | None) -> list[Claim]:
 
 
 def _elsewhere(recipe: Recipe, conductor: Path, table: Table) -> list[Claim]:
-    """The lines of the sets in other words than the generator's, asked on this machine."""
+    """The lines of the sets in other words than the generator's, measured on this machine."""
     from gym.benchmarks.claims_evidence import Sizes, open_bench, other_sets
 
-    from dirigent_gym.train.run import quieten
+    from dirigent_gym.train.run import silence_libraries
 
-    quieten()
+    silence_libraries()
     sizes = Sizes(probes=table.sizes["probes"], seed=table.sizes["seed"])
     bench = open_bench(recipe, {"conductor": conductor})
     _say("questions from elsewhere")
@@ -269,7 +268,7 @@ def _line(name: str, found: Share | None) -> Claim:
 def _recipe(args: argparse.Namespace) -> Recipe:
     recipe = load_recipe(args.recipe)
     if not isinstance(recipe, Recipe) or not recipe.base.weights:
-        raise ConfigError(f"{args.recipe} is no recipe of a conductor on a GGUF base; take gym/recipes/gym-gpu.toml")
+        raise ConfigError(f"{args.recipe} trains no conductor on a GGUF base; take gym/recipes/gym-gpu.toml")
     return recipe
 
 

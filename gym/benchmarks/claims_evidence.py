@@ -1,10 +1,10 @@
-"""Everything that the table of claims rests on, measured on one trained conductor: from adapters to `Evidence`.
+"""The evidence for the table of claims, measured on one trained conductor: from adapters to `Evidence`.
 
-All adapters, the conductor's, its warm start's and the controls', are for one base, so that PEFT folders and GGUF files
-are measured alike. Plans are written in batches by the product's decoder, greedy unless said otherwise, and carried out
-by the code that training uses, over workers that answer by table. Nothing is chosen on the test: the ceiling's ways
-come from the development split, the best worker from the training split. This is a part of `claims.py`, whose table is
-arithmetic over it.
+All adapters (the conductor's, its warm start's and the controls') have one base, so that PEFT folders and GGUF files
+are measured alike. The product's decoder writes plans in batches, greedily by default, and the code of training carries
+them out, over workers that answer by table. Nothing is chosen on the test: the ceiling's ways come from the development
+split, the best worker from the training split. This is a part of `claims.py`, whose table is arithmetic over the
+evidence.
 """
 
 from __future__ import annotations
@@ -65,24 +65,24 @@ DIRECT = "direct"
 CHECKABLE = ("check",)
 """Shapes of question whose answer a worker can verify."""
 CHOOSING_SEED = 10_000
-"""Added to the seed where something is chosen, as `dirigent_gym/evals/pools.py` does."""
+"""Added to the seed of questions that something is chosen on, as in `dirigent_gym/evals/pools.py`."""
 
 Say = Callable[[str], None]
 
 
 class Sizes(msgspec.Struct, frozen=True):
-    """How many questions each figure is measured on."""
+    """The number of questions of each figure."""
 
     test: int = 1000
     sampled: int = 200
-    """Of those, how many get 16 sampled plans each; 0: none, and the lines about them say so."""
+    """The number of these questions with 16 sampled plans each; with 0 the lines about them are not measured."""
     choosing: int = 300
     noise_seeds: int = 5
     novel: int = 300
     rounds: int = 200
     """Checkable questions that get two rounds."""
     probes: int = 300
-    """Of each further set, at most."""
+    """The most questions of each further set."""
     seed: int = 1
 
     def at_most(self, limit: int) -> Sizes:
@@ -91,7 +91,7 @@ class Sizes(msgspec.Struct, frozen=True):
 
 
 class Bench:
-    """The adapters on their base, and the workers, ready to be asked."""
+    """The adapters on their base, and the workers."""
 
     def __init__(self, recipe: Recipe, base: Base, adapters: Mapping[str, Adapter]) -> None:
         self.recipe = recipe
@@ -107,12 +107,12 @@ class Bench:
     def write(
         self, adapter: str, rows: Sequence[Row], *, group: int = 1, seed: int | None = None
     ) -> tuple[list[Row], list[str]]:
-        """`group` plans a row, greedy if there is no seed; the rows come back once for each of their plans."""
+        """`group` plans for each row, greedy without a seed; also returns each row once for each of its plans."""
         texts = self.texts(adapter, [row.messages for row in rows], group=group, seed=seed)
         return [row for row in rows for _ in range(group)], texts
 
     def run(self, adapter: str, rows: Sequence[Row]) -> Run:
-        """One greedy plan a row, carried out."""
+        """Carries out one greedy plan for each row."""
         _, texts = self.write(adapter, rows)
         return Run(tuple(rows), tuple(self.score(rows, texts)))
 
@@ -138,13 +138,13 @@ class Bench:
 
 
 def open_bench(recipe: Recipe, adapters: Mapping[str, Path]) -> Bench:
-    """The base of the recipe with these adapters, by role."""
+    """Opens the recipe's base with these adapters, by role."""
     base = Base.from_gguf(weights_file(recipe.base.weights))
     return Bench(recipe, base, {role: load_adapter(path, base=base) for role, path in adapters.items()})
 
 
 def gather(bench: Bench, sizes: Sizes, *, say: Say) -> Evidence:
-    """All that torch can measure. What llama.cpp measures is `claims_local.py`'s part."""
+    """Everything that torch can measure; `claims_local.py` measures in llama.cpp."""
     rows = held_rows("test", sizes.test, seed=sizes.seed, settings=bench.recipe.rows)
     say(f"{len(rows):,} questions of the test")
     test = bench.run(CONDUCTOR, rows)
@@ -180,13 +180,16 @@ def gather(bench: Bench, sizes: Sizes, *, say: Say) -> Evidence:
 
 
 def carried_out(bench: Bench, rows: Sequence[Row], plans: Sequence[Plan]) -> list[Scored]:
-    """Plans as if somebody had written them, a row once for each of its plans."""
-    texts = [format_plan(row.as_shown(plan), row.shown, dialect="lines") for row, plan in zip(rows, plans, strict=True)]
+    """The scores of plans that no model wrote; a row appears once for each of its plans."""
+    texts = [
+        format_plan(row.with_shown_names(plan), row.shown, dialect="lines")
+        for row, plan in zip(rows, plans, strict=True)
+    ]
     return bench.score(rows, texts)
 
 
 def find_ways(bench: Bench, sizes: Sizes) -> dict[Kind, Way]:
-    """The ceiling's way for each kind of question, from trying them all on the development split."""
+    """The ceiling's way for each kind of question, found by trying all ways on the development split."""
     rows = held_rows("dev", sizes.choosing, seed=sizes.seed + CHOOSING_SEED, settings=bench.recipe.rows)
     plans = [plans_for(row.task, _offered(row), max_steps=bench.recipe.rows.max_steps) for row in rows]
     tried = [
@@ -215,7 +218,7 @@ def _offered(row: Row) -> list[Specialist]:
 
 
 def _ceiling(bench: Bench, rows: Sequence[Row], ways: Mapping[Kind, Way], sizes: Sizes) -> Scores:
-    """The best known plan of each kind, mean of the noise seeds; 0 where the pool has nobody for a step."""
+    """The best known plan of each kind, mean of the noise seeds; 0 if the pool has no worker for a step."""
     found = dict.fromkeys((row.task.id for row in rows), 0.0)
     planned = []
     for row in rows:
@@ -229,7 +232,7 @@ def _ceiling(bench: Bench, rows: Sequence[Row], ways: Mapping[Kind, Way], sizes:
 
 
 def _best_of_any(bench: Bench, rows: Sequence[Row], plans: Sequence[Plan]) -> Scores:
-    """Whether some worker of the pool is right alone."""
+    """Whether any worker of the pool is right alone."""
     asked_rows = [row for row in rows for _ in row.names]
     found = dict.fromkeys((row.task.id for row in rows), 0.0)
     for row, one in zip(asked_rows, carried_out(bench, asked_rows, plans), strict=True):
@@ -238,8 +241,8 @@ def _best_of_any(bench: Bench, rows: Sequence[Row], plans: Sequence[Plan]) -> Sc
 
 
 def _vote(bench: Bench, rows: Sequence[Row], test: Run, sizes: Sizes) -> tuple[Scores, float | None]:
-    """The best worker on the training split, asked as often as the conductor's plans cost, the answers counted; and
-    what that cost over what the conductor did. A plan that is none cost nothing, and counts."""
+    """The scores of a vote: the best worker on the training split, asked as often as the conductor's plans cost. Also
+    returns the vote's cost over the conductor's. An invalid plan costs nothing and counts."""
     ranking = _ranking(bench, sizes)
     plans = [Plan((Step(min(row.names, key=ranking.index), row.task.question),)) for row in rows]
     once_usd = [one.cost_usd for one in carried_out(bench, rows, plans)]
@@ -257,8 +260,8 @@ def _vote(bench: Bench, rows: Sequence[Row], test: Run, sizes: Sizes) -> tuple[S
 
 
 def _samples(rows: Sequence[Row], once_usd: Sequence[float], money_usd: float, *, seed: int) -> list[int]:
-    """How many for each question, n or one more by lot, so that together they cost this much, as far as what one cost
-    foretells it."""
+    """The number of samples for each question, n or one more by lot, so that all together cost this much according to
+    the cost of one sample."""
     each_usd = mean(list(once_usd))
     if not each_usd:
         return [1] * len(rows)
@@ -268,7 +271,7 @@ def _samples(rows: Sequence[Row], once_usd: Sequence[float], money_usd: float, *
 
 
 def _ranking(bench: Bench, sizes: Sizes) -> list[str]:
-    """Workers from best to worst on training questions, each put to them whole; the cheaper first where two tie."""
+    """The workers from best to worst on whole training questions; of equals, the cheaper first."""
     rows = held_rows("train", sizes.choosing, seed=sizes.seed + CHOOSING_SEED, settings=bench.recipe.rows)
     found: dict[str, list[Scored]] = {specialist.name: [] for specialist in ROSTER}
     pairs = [(row, name) for row in rows for name in row.names]
@@ -294,8 +297,8 @@ def _swapped(bench: Bench, rows: Sequence[Row], seed: int) -> Followed | None:
 
 
 def _two_rounds(bench: Bench, sizes: Sizes) -> tuple[Scores, Scores]:
-    """Checkable questions after one round and after two. A later round that comes to nothing leaves the answer before
-    it standing, as it does where users run it."""
+    """Checkable questions after one round and after two. If the later round gives no answer, the answer before it
+    stays, as in a user's run."""
     rng = random.Random(f"rounds {sizes.seed}")
     rows = _rows(rounds_tasks(sizes), rng, settings=bench.recipe.rows)
     _, texts = bench.write(CONDUCTOR, rows)
@@ -313,13 +316,13 @@ def _two_rounds(bench: Bench, sizes: Sizes) -> tuple[Scores, Scores]:
 
 
 def rounds_tasks(sizes: Sizes) -> list[Task]:
-    """Checkable questions, a tenth of those that are drawn."""
+    """Checkable questions: a tenth of the questions drawn."""
     tasks = generate("test", 12 * sizes.rounds, seed=sizes.seed + CHOOSING_SEED)
     return [task for task in tasks if task.tags.get("shape") in CHECKABLE][: sizes.rounds]
 
 
 def other_sets(bench: Bench, sizes: Sizes, *, names: Sequence[str] = tuple(OTHER_SETS)) -> dict[str, Run]:
-    """The conductor on the sets that are reported beside the test."""
+    """The conductor's runs on the sets that are reported beside the test."""
     found = {}
     for name in names:
         rng = random.Random(f"probe rows {name} {sizes.seed}")
@@ -331,7 +334,7 @@ def other_sets(bench: Bench, sizes: Sizes, *, names: Sequence[str] = tuple(OTHER
 def _rows(
     tasks: Sequence[Task], rng: random.Random, *, settings: RowSettings, roster: Sequence[Specialist] = RL_ROSTER
 ) -> list[Row]:
-    """Over pools of every size."""
+    """Rows over pools of every size."""
     return [
         make_row(task, rng, size=rng.randint(*settings.large_pool), max_steps=settings.max_steps, roster=roster)
         for task in tasks
@@ -339,7 +342,7 @@ def _rows(
 
 
 def _sampled(bench: Bench, adapter: str, rows: Sequence[Row], sizes: Sizes) -> Run:
-    """Sixteen plans for each of the first rows, drawn."""
+    """Sixteen sampled plans for each of the first rows."""
     if not sizes.sampled:
         return Run((), ())
     many, texts = bench.write(adapter, rows[: sizes.sampled], group=16, seed=sizes.seed)
@@ -347,7 +350,7 @@ def _sampled(bench: Bench, adapter: str, rows: Sequence[Row], sizes: Sizes) -> R
 
 
 def _ways_of_decoding(greedy: Run, sampled: Run) -> dict[str, PlanShares]:
-    """Right in which respects: the likeliest plan, one at random, the best of sixteen."""
+    """The shares that are right in each respect: of the greedy plan, of a random sample, of the best of sixteen."""
     found = {"greedy": plan_shares(greedy.rows, greedy.scored)}
     if not sampled.rows:
         return found

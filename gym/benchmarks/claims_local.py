@@ -1,7 +1,7 @@
-"""What the shipped files do through llama.cpp on this CPU: plans under the grammar, and how long one takes.
+"""The shipped files in llama.cpp on this CPU: plans under the grammar, and the seconds of a plan.
 
-The same questions, pools and prompts as in torch, so that the two can be compared question by question. The base is the
-4-bit file that users run. With workers that are adapters, they too answer through llama.cpp. A part of `claims.py`, no
+Questions, pools and prompts are those of torch, so that the two can be compared question by question. The base is the
+4-bit file that users run. Workers that are adapters answer in llama.cpp too. This is a part of `claims.py`, not a
 program. Needs the extra `local`.
 """
 
@@ -34,12 +34,12 @@ from dirigent_gym.train.workers import exact_workers
 class LocalRun(msgspec.Struct, frozen=True):
     run: Run
     seconds: float
-    """Writing all plans, one after the other."""
+    """The time to write all plans, one after the other."""
 
 
 @contextmanager
 def as_gguf(adapter: Path) -> Iterator[Path]:
-    """The adapter as llama.cpp reads it: the file itself, or a PEFT folder exported for as long as it is needed."""
+    """The adapter in llama.cpp's format: the file itself, or a temporary export of a PEFT folder."""
     if adapter.suffix == ".gguf":
         yield adapter
         return
@@ -60,7 +60,7 @@ async def run_locally(rows: Sequence[Row], conductor: Path, *, recipe: Recipe) -
 
 
 async def plan_seconds(conductor: Path, *, questions: int) -> tuple[float, float]:
-    """Median seconds of a plan, its cards cached and cold."""
+    """The median seconds of a plan, with cached cards and with cold ones."""
     figures = await plan_latency.measure(str(conductor), questions=questions)
     return figures["cached"]["p50_s"], figures["cold"]["p50_s"]
 

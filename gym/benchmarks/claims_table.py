@@ -1,6 +1,6 @@
-"""Tables of claims: written, read again, brought up to date, put together over training seeds, shown.
+"""Tables of claims: writes them, reads them, brings them up to date, joins those of several training seeds.
 
-A part of `claims.py`, no program: that one measures them.
+This is a part of `claims.py`, which measures them; it is not a program.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dirigent.evals.stats import wilson
 from dirigent.tasks.task import Task
 from dirigent_gym.questions.probe import probe_accuracy
 from dirigent_gym.questions.split import generate
-from dirigent_gym.train.claims import Claim, Evidence, Run, as_table, claims, over_seeds
+from dirigent_gym.train.claims import Claim, Evidence, Run, as_table, claims, join_seeds
 
 DRAWN = (
     "kind", "step", "valid", "accuracy", "accuracy_given_valid", "decomposition", "routing_given_decomposition",
@@ -25,14 +25,14 @@ DRAWN = (
     "steps_over_minimal", "steps_1", "steps_2", "steps_3", "steps_4", "steps_5", "plan_tokens", "cost",
     "worker_entropy", "position_entropy", "zero_variance_groups",
 )  # fmt: skip
-"""Of a run's metrics, what docs/generate.py draws."""
+"""The metrics of a run that docs/generate.py draws."""
 VALID_FILES = "valid plans through llama.cpp, grammar on"
 RIGHT, VALID = "right answers", "valid plans, no grammar"
 FITTED = 78_000
-"""Questions that the shortcut probe learns from: as many as the warm start is shown the cuts of."""
+"""The questions that the shortcut probe learns from, as many as the warm start sees decompositions of."""
 SHORTCUT = "shortcut probe: a bag of words"
 FORMERLY = {"warm start: valid plans": "warm start, greedy: valid plans"}
-"""Lines that earlier tables have under other names."""
+"""The earlier names of lines -> their present names."""
 CONTROL_LINES = {
     "direct": "(a)",
     "right-plans": "(b)",
@@ -41,15 +41,15 @@ CONTROL_LINES = {
     "format-only": "(d) format-only",
     "shuffled": "(d) shuffled",
 }
-"""Role -> how its line begins."""
+"""Role -> the beginning of its line."""
 
 
 class Table(msgspec.Struct, frozen=True):
-    """What is written: the lines, and what it takes to believe them."""
+    """The content of the file: the lines, and the facts that support them."""
 
     table: list[Claim]
     workers: str
-    """Who carried the plans out: `exact`, by the tables, or `local`, the trained specialists."""
+    """The workers that carried the plans out: `exact` ones answer by table, `local` ones are trained specialists."""
     adapters: dict[str, str]
     """Role -> sha256 of its weights."""
     commit: str
@@ -58,22 +58,22 @@ class Table(msgspec.Struct, frozen=True):
     sizes: dict[str, int]
     device: str
     seeds: int = 1
-    """Training seeds that the table is the mean of."""
+    """The number of training seeds in the table."""
     right: dict[str, float] = {}
-    """What torch got of each test question, for files to be compared with. Of one seed only."""
+    """torch's result on each test question, to compare files with; only for one seed."""
     cut: dict[str, str] = {}
-    """Role -> how far its run came, of those that ended before their last update."""
+    """Role -> the progress of its run, for runs that ended before their last update."""
 
 
 def joined(files: list[Path]) -> Table:
-    """One table of several seeds'. How far a bag of words comes is the gym's doing and no seed's: it is found anew."""
+    """One table of several seeds. The shortcut probe depends on the gym and on no seed, so it is measured anew."""
     tables = [read_table(file) for file in files]
     if len({_alike(table) for table in tables}) > 1:
         raise ConfigError("the tables were measured with different workers or sizes; measure them alike")
     sizes = tables[0].sizes
     probe = shortcut(generate("test", sizes["test"], seed=sizes["seed"]))
     probe = msgspec.structs.replace(probe, seeds=len(tables))
-    lines = over_seeds([table.table for table in tables])
+    lines = join_seeds([table.table for table in tables])
     return msgspec.structs.replace(
         tables[0],
         table=[probe if line.name == probe.name else line for line in lines],
@@ -88,15 +88,15 @@ def joined(files: list[Path]) -> Table:
 
 
 def with_controls(file: Path, measured: Path) -> Table:
-    """A table of several seeds with the lines of controls that another table measured of one of their conductors, in
-    place of those it had."""
+    """A table of several seeds in which another table's lines of controls, measured with one of the seeds' conductors,
+    replace the earlier ones."""
     table, other = read_table(file), read_table(measured)
     if _alike(table) != _alike(other):
         raise ConfigError(f"{file} and {measured} were measured with different workers or sizes; measure them alike")
     begins = tuple(CONTROL_LINES.values())
     new = {line.name: line for line in other.table if line.name.startswith(begins) and line.value is not None}
     if not new:
-        raise ConfigError(f"{measured} has no line of a control that was trained")
+        raise ConfigError(f"{measured} has no line of a trained control")
     roles = {role for role, start in CONTROL_LINES.items() if any(name.startswith(start) for name in new)}
 
     def kept(by_role: Mapping[str, str]) -> dict[str, str]:
@@ -114,13 +114,13 @@ def with_controls(file: Path, measured: Path) -> Table:
 
 
 def _alike(table: Table) -> str:
-    """What tables must share for their lines to stand in one."""
+    """The facts that tables must share for their lines to be joined."""
     return json.dumps([table.workers, table.sizes | {"local": 0}], sort_keys=True)
 
 
-def as_now(table: Table) -> Table:
-    """A table of an earlier commit with the lines that there are now: what it lacks was not measured. A shortcut probe
-    that was fitted on other questions is left out."""
+def brought_up_to_date(table: Table) -> Table:
+    """A table of an earlier commit with today's lines; new lines are not measured. A shortcut probe that was fitted on
+    other questions is left out."""
     nothing = Evidence(test=Run((), ()), ceiling={}, by_table=table.workers == "exact")
     had = {FORMERLY.get(line.name, line.name): line for line in table.table}
     lines = []
@@ -132,7 +132,7 @@ def as_now(table: Table) -> Table:
 
 
 def noted(lines: Sequence[Claim], cut: Mapping[str, str]) -> list[Claim]:
-    """Lines of controls that were cut short say so."""
+    """The lines, with a note on controls that were cut short."""
     said = {CONTROL_LINES[role]: far for role, far in cut.items() if role in CONTROL_LINES}
     found = []
     for line in lines:
@@ -143,14 +143,14 @@ def noted(lines: Sequence[Claim], cut: Mapping[str, str]) -> list[Claim]:
 
 def read_table(file: Path) -> Table:
     try:
-        return as_now(msgspec.json.decode(file.read_bytes(), type=Table))
+        return brought_up_to_date(msgspec.json.decode(file.read_bytes(), type=Table))
     except (OSError, msgspec.DecodeError) as error:
-        raise ConfigError(f"{file} is no table that this program wrote: {error}") from None
+        raise ConfigError(f"{file} is not a table of this program: {error}") from None
 
 
 def thinned(metrics: str) -> str:
-    """The lines of a run's metrics with the figures that are drawn, and no others. Steps that were lost and taken
-    again, from a checkpoint before them, are left out."""
+    """The lines of a run's metrics with only the figures that are drawn. Steps that were lost and repeated from a
+    checkpoint are left out."""
     kept: list[dict[str, Any]] = []
     for line in (json.loads(line) for line in metrics.splitlines()):
         if line.get("kind") == "train":
@@ -174,7 +174,7 @@ def as_page(found: Table) -> str:
 
 
 def shortcut(tasks: Sequence[Task]) -> Claim:
-    """The shortcut probe on these questions. Half a minute."""
+    """The shortcut probe on these questions, which takes half a minute."""
     found = probe_accuracy(generate("train", FITTED, seed=1), tasks)
     return Claim(shortcut_name(), value=found, interval=wilson(found * len(tasks), len(tasks)), n=len(tasks))
 

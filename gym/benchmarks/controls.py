@@ -1,17 +1,17 @@
-"""The controls of the conductor that ships, trained beside one another on one GPU, and their lines for the table.
+"""Trains the controls of the shipped conductor in parallel on one GPU, and measures their lines for the table.
 
     python gym/benchmarks/controls.py                                             all of them
     python gym/benchmarks/controls.py rft direct --seconds 1500 --out runs        some, ended in time
     python gym/benchmarks/claims.py --add docs/results/claims.json --controls runs/controls.json
 
-Each is a run of its own, as of `dirigent train recipes/control-NAME.toml`, in OUT/control-NAME with its words in
-OUT/control-NAME.log. Those that learn from rollouts begin at the packaged warm start, so that only what is learned from
-it differs from the packaged conductor. One that has ended is not trained again; one that was cut goes on where it was,
-but for `direct` and `right-plans`, which are fitted in one piece. At the end the table of the packaged conductor is
-measured with all controls there are in OUT, those cut short included, and says so: OUT/controls.json. One that failed
-keeps the others from nothing; the last line names it. Small models leave most of a GPU idle, so several take less time
-beside one another than one after the other: most of all with NVIDIA's MPS (`nvidia-cuda-mps-control -d`), under which
-their kernels really run side by side. `--at-once` bounds what they take of its memory; one that found none left begins
+Each control is a run of its own, as with `dirigent train recipes/control-NAME.toml`, in OUT/control-NAME, with its
+output in OUT/control-NAME.log. Controls that learn from rollouts begin at the packaged warm start, so that they differ
+from the packaged conductor only in what they learn. A finished control is not trained again. An interrupted one
+continues, except `direct` and `right-plans`, which are fitted in one piece. At the end the table of the packaged
+conductor is measured with all controls in OUT, including those cut short, which it marks: OUT/controls.json. A failed
+control does not stop the others; the last line names it. Small models leave most of a GPU idle, so several in parallel
+take less time than one after the other, most of all with NVIDIA's MPS (`nvidia-cuda-mps-control -d`), under which their
+kernels really run at the same time. `--at-once` bounds the GPU memory they take; a control that found too little begins
 again once another has ended. Needs the extra `train`.
 """
 
@@ -36,13 +36,13 @@ ROLES = {
     "format": "format-only",
     "right-plans": "right-plans",
 }
-"""Control -> what `claims.py` calls it. The longest come first."""
+"""Control -> its option in `claims.py`. The longest runs come first."""
 LOOK_EVERY_S = 2.0
 SHOW_EVERY_S = 30.0
 
 
 class Control(msgspec.Struct):
-    """A run that is under way."""
+    """A running control."""
 
     name: str
     log: Path
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def train_all(names: Sequence[str], args: argparse.Namespace, *, deadline: float | None) -> list[str]:
-    """Train those that have not ended, so many at once as memory allows; the names of those that failed."""
+    """Train the unfinished controls, as many at once as memory allows. Returns the names of those that failed."""
     at_once = args.at_once
     waiting = [name for name in names if not ended(folder_of(args.out, name))]
     running: list[Control] = []
@@ -82,10 +82,10 @@ def train_all(names: Sequence[str], args: argparse.Namespace, *, deadline: float
             for control in [one for one in running if one.process.poll() is not None]:
                 running.remove(control)
                 say(control)
-                if not control.process.returncode:  # one that was cut in time ends with 0 too
+                if not control.process.returncode:  # a run that was cut in time ends with 0 too
                     continue
                 if running and wants_memory(control):
-                    at_once = len(running)  # until one of these has given its memory back
+                    at_once = len(running)  # until one of these returns its memory
                     waiting.append(control.name)
                     hungry.add(control.name)
                 else:
@@ -113,7 +113,7 @@ def started(name: str, args: argparse.Namespace, *, deadline: float | None) -> C
 
 
 def ended(folder: Path) -> bool:
-    """Whether a run came to its last update; a control without updates has a result only then."""
+    """Whether a run reached its last update; a control without updates has a result only then."""
     file = folder / "result.json"
     if not file.is_file():
         return False
@@ -122,13 +122,13 @@ def ended(folder: Path) -> bool:
 
 
 def measurable(out: Path) -> dict[str, Path]:
-    """Role -> folder of the controls that have come to an adapter."""
+    """Role -> folder of each control that has an adapter."""
     folders = {role: folder_of(out, name) for name, role in ROLES.items()}
     return {role: folder for role, folder in folders.items() if (folder / "adapter").is_dir()}
 
 
 def measure(controls: dict[str, Path], args: argparse.Namespace) -> int:
-    """The table of the packaged conductor with these controls; its exit code."""
+    """Measures the table of the packaged conductor with these controls. Returns the exit code."""
     command = [sys.executable, str(ROOT / "gym" / "benchmarks" / "claims.py"), "--conductor", "conductor"]
     command += ["--warm-start", "warm-start", "--out", str(args.out / "controls.json")]
     command += ["--limit", str(args.limit)] if args.limit else []
@@ -146,7 +146,7 @@ def say(control: Control) -> None:
 
 
 def last_line(log: Path) -> str:
-    """The last that a run wrote."""
+    """The last line of a run's log."""
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
     return next((line.rsplit("\r", 1)[-1].strip() for line in reversed(lines) if line.strip()), "")
 

@@ -1,14 +1,14 @@
-"""Questions from elsewhere over the specialists that ship: written by hand, and a public library's, family by family.
+"""Questions from elsewhere over the shipped specialists: handwritten ones and a public library's, family by family.
 
     python gym/benchmarks/elsewhere.py [--limit N] [--out docs/results/elsewhere.json]
 
-Workers that answer by the tables know only the generator's words, so over them a plan that passes a person's words on
-gets no answer, right or not: `must.py` and `claims.py` can tell only whether the right workers were asked. Here the
-trained specialists answer, whatever the words. The conductor plans by llama.cpp on the 4-bit base, greedy, under the
-grammar. Beside it stands the right plan, its subtasks in the generator's words: what these specialists can reach.
+Workers that answer by table know only the generator's words, so they cannot answer a plan that passes a person's words
+on, right or not: `must.py` and `claims.py` can only check whether the right workers were asked. Here the trained
+specialists answer, in any words. The conductor plans in llama.cpp on the 4-bit base, greedily, under the grammar. The
+right plan with subtasks in the generator's words is shown beside it: the best that these specialists can reach.
 
-Every outcome is kept in reports/ as it comes, so a run that was cut goes on when it is started again; `--anew` begins
-from nothing. Writes JSON and the page beside it. Needs the extra `local`; about a quarter of an hour on two idle cores.
+Every outcome is recorded in reports/ at once, so an interrupted run continues when it is started again; `--anew` begins
+afresh. Writes JSON and the page beside it. Needs the extra `local`; takes about 15 minutes on two idle cores.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from gym.benchmarks.must import about_of, named, told
+from gym.benchmarks.must import about_of, named, progress_printer
 
 from dirigent.errors import DirigentError
 from dirigent.evals.evaluate import answers_of
@@ -45,27 +45,27 @@ ROOT = Path(__file__).resolve().parents[2]
 CONDUCTOR = "conductor"
 SETS = ("handwritten", "reasoning", "plain")
 ALL = 1000
-"""More than any of them has."""
+"""More questions than any of the sets has."""
 
 Pick = Callable[[Task], bool]
 
 
 class Line(msgspec.Struct, frozen=True):
-    """What the conductor made of some of the questions. What is None was lost to the infrastructure."""
+    """The conductor's figures on some of the questions. A field that is None was lost to the infrastructure."""
 
     name: str
     answers: Share | None
-    """Right answers."""
+    """The share of right answers."""
     workers: Share | None
-    """As many steps as needed, each by a worker that can do one of them."""
+    """The share of plans with as many steps as needed, each by a worker that can do one of them."""
     wired: Share | None
-    """And each reads what it needs and no more."""
+    """The share of plans in which each of these steps also reads what it needs and no more."""
     right_plan: Share | None
-    """Right answers of the right plan, its subtasks in the generator's words."""
+    """The share of right answers of the right plan, with subtasks in the generator's words."""
 
 
 class Elsewhere(msgspec.Struct, frozen=True):
-    """What is written: the lines, and what it takes to believe them."""
+    """The content of the file: the lines, and the facts that support them."""
 
     table: list[Line]
     seed: int
@@ -74,7 +74,7 @@ class Elsewhere(msgspec.Struct, frozen=True):
     commit: str
     date: str
     seconds: float
-    """Of this start of the program; one that went on with outcomes from before took longer in all."""
+    """The duration of this start of the program; a resumed one took longer in all."""
 
 
 def main() -> None:
@@ -112,15 +112,15 @@ async def measured(args: argparse.Namespace, settings: GymSettings, about: Mappi
 async def gathered(
     settings: GymSettings, worker_for: WorkerFor, factories: Mapping[str, PlannerFor], record: Record
 ) -> list[Line]:
-    """The conductor's plans and the right ones, carried out; what the record holds is not asked."""
+    """The conductor's plans and the right ones, carried out. Recorded questions are not asked again."""
     gym = Gym(settings, worker_for)
     field = GymField(gym, trained=factories)
-    await answers_of(field, (CONDUCTOR, RIGHT), record=record, observe=told())
+    await answers_of(field, (CONDUCTOR, RIGHT), record=record, observe=progress_printer())
     return [_line(name, [task for task in gym.tasks if pick(task)], record) for name, pick in parts(gym)]
 
 
 def parts(gym: Gym) -> list[tuple[str, Pick]]:
-    """The lines of the table: each set, those written by hand by depth, those of a library by family."""
+    """The lines of the table: each set, the handwritten questions by depth, the library's by family."""
 
     def of(name: str, pick: Pick = lambda task: True) -> Pick:
         return lambda task: gym.set_of(task.id) == name and pick(task)
@@ -153,7 +153,7 @@ def as_page(found: Elsewhere) -> str:
     for line in found.table:
         n = line.answers.n if line.answers else 0
         cells = (line.answers, line.workers, line.wired, line.right_plan)
-        lines.append(f"| {line.name} | {n} | {' | '.join(map(_said, cells))} |")
+        lines.append(f"| {line.name} | {n} | {' | '.join(map(_share_text, cells))} |")
     foot = (
         "The right plan has its subtasks in the generator's words, to which the specialists were fitted, so it shows "
         "their limit. A plan may also be right with other workers than the cheapest one's, or with more steps.\n"
@@ -174,7 +174,7 @@ def _line(name: str, tasks: Sequence[Task], record: Record) -> Line:
     )
 
 
-def _said(found: Share | None) -> str:
+def _share_text(found: Share | None) -> str:
     if found is None:
         return "–"
     low, high = found.interval

@@ -1,18 +1,18 @@
-"""What the shipped conductor must show, line by line, measured on this CPU from the files in the package.
+"""The claims about the shipped conductor, line by line, measured on this CPU from the files in the package.
 
     python gym/benchmarks/must.py [--n 400] [--controls 100] [--workers exact|local] [--json]
     python gym/benchmarks/must.py --n 400 --record reports/gym-test-1.jsonl
 
-Plans are written by llama.cpp on the 4-bit base under the grammar, as users have them. `--n` questions of the test give
-the shares of the ceiling, the oracle, the held-out combinations, steps, fan-outs and two rounds. The first `--controls`
-of them are planned again with reworded cards, with names that say nothing and with two cards swapped; as many questions
-each need a skill never met, come from a second seed, were written by hand, or are reasoning-gym's. Last, how long a
-plan takes. Lines that want training runs (controls a to d) or torch are `claims.py`'s: here they say that they were not
-measured. Answers to questions from elsewhere want workers that know other words than the generator's: `elsewhere.py`.
+llama.cpp writes the plans on the 4-bit base under the grammar, as for users. `--n` questions of the test give the
+shares of the ceiling, the oracle, the held-out combinations, steps, fan-outs and two rounds. The first `--controls` of
+them are planned again with reworded cards, with names that say nothing and with two cards swapped. As many questions
+each need a skill never met, come from a second seed, are handwritten, or are reasoning-gym's. Last come the seconds of
+a plan. `claims.py` has the lines that need training runs (controls a to d) or torch; here they are marked as not
+measured. Answers to questions from elsewhere need workers that know other words than the generator's: `elsewhere.py`.
 
-Every outcome is kept in reports/ as it comes, so a run that was cut goes on when it is started again; `--anew` begins
-from nothing. `--record` takes over what `dirigent eval --tasks gym` has finished on the same questions with the same
-files. Writes docs/results/must.{json,md}. Needs the extra `local`; 90 minutes on two cores, about 30 with `--record`.
+Every outcome is recorded in reports/ at once, so an interrupted run continues when it is started again; `--anew` begins
+afresh. `--record` takes over the questions that `dirigent eval --tasks gym` has finished with the same files. Writes
+docs/results/must.{json,md}. Needs the extra `local`; 90 minutes on two cores, about 30 with `--record`.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ ROOT = Path(__file__).resolve().parents[2]
 CONDUCTOR, TWO_ROUNDS, WARM_START = "conductor", "conductor:2", "warm-start"
 PLANNERS = (CONDUCTOR, TWO_ROUNDS, WARM_START, "best", "vote", "oracle", "ceiling")
 SAMPLED = ("sampled:", "pass@16:", "worker farthest from an even choice")
-"""Lines about sampled plans, which are no must of the shipped files: `claims.py` and the training run have them."""
+"""Lines about sampled plans, which do not concern the shipped files; `claims.py` and the training run have them."""
 
 
 class Must(msgspec.Struct, frozen=True):
-    """What is written: the lines, and what it takes to believe them."""
+    """The content of the file: the lines, and the facts that support them."""
 
     table: list[Claim]
     workers: str
@@ -77,9 +77,9 @@ class Must(msgspec.Struct, frozen=True):
     commit: str
     date: str
     seconds: float
-    """Of this start of the program; one that went on with outcomes from before took longer in all."""
+    """The duration of this start of the program; a resumed one took longer in all."""
     latency: dict[str, Any]
-    """As `plan_latency.py` has it; empty where it was left out."""
+    """The result of `plan_latency.py`; empty if it was left out."""
 
 
 def main() -> None:
@@ -116,13 +116,13 @@ def main() -> None:
 
 
 async def measured(args: argparse.Namespace, settings: GymSettings, about: Mapping[str, str], file: Path) -> Evidence:
-    """All but the seconds: what the record in `file` does not hold is asked."""
+    """Everything except the seconds of a plan; questions that the record in `file` lacks are asked."""
     replies = Replies()
     trained = (CONDUCTOR, WARM_START)
     opened = gym_workers(args.workers, trained, ROSTER, adapters=args.adapters, replies=replies)
     async with opened as (worker_for, factories):
         resume = not args.anew
-        with Record.open(file, about, resume=resume) as record, replies.kept_beside(file, resume=resume):
+        with Record.open(file, about, resume=resume) as record, replies.stored_beside(file, resume=resume):
             if args.record:
                 _say(f"{taken_over(record, args.record, about):,} outcomes taken over from {args.record}")
             _say(f"{record.count:,} outcomes are there; all are kept in {file}")
@@ -131,7 +131,7 @@ async def measured(args: argparse.Namespace, settings: GymSettings, about: Mappi
 
 
 def about_of(settings: GymSettings, args: argparse.Namespace) -> dict[str, str]:
-    """What the outcomes depend on, in the words of an evaluation's record."""
+    """The settings that the outcomes depend on, in the form of an evaluation's record."""
     tasks = Gym(settings, _nobody).tasks
     return {name: str(value) for name, value in msgspec.structs.asdict(settings).items()} | {
         "tasks": "gym",
@@ -143,7 +143,8 @@ def about_of(settings: GymSettings, args: argparse.Namespace) -> dict[str, str]:
 
 
 def taken_over(record: Record, file: Path, about: Mapping[str, str]) -> int:
-    """How many outcomes of an evaluation join the record; refused where it asked other questions or other files."""
+    """Adds an evaluation's outcomes to the record and returns their number. Raises ConfigError for other questions or
+    files."""
     outcomes = read_outcomes(file)
     head, _, _ = file.read_text(encoding="utf-8").partition("\n")
     if not head:
@@ -163,7 +164,7 @@ def taken_over(record: Record, file: Path, about: Mapping[str, str]) -> int:
 
 
 class Bench(msgspec.Struct, frozen=True):
-    """The questions, whoever answers and plans, and what is known already."""
+    """The questions, the workers and planner, and the recorded outcomes."""
 
     settings: GymSettings
     worker_for: WorkerFor
@@ -171,7 +172,7 @@ class Bench(msgspec.Struct, frozen=True):
     record: Record
     controls: int
     by_table: bool
-    """Whether the workers are tables."""
+    """Whether the workers answer by table."""
 
     def gym(self, **changes: Any) -> Gym:
         return Gym(msgspec.structs.replace(self.settings, **changes), self.worker_for)
@@ -181,16 +182,18 @@ class Bench(msgspec.Struct, frozen=True):
         return await self.asked(name, gym.tasks, gym.pool_for)
 
     async def asked(self, name: str, tasks: Sequence[Task], pool_for: PoolFor) -> Run:
-        """The conductor on these questions over these pools, under a name that the record knows it by."""
+        """The conductor on these questions over these pools; `name` identifies the outcomes in the record."""
         entries, seed = [Entry(name, self.factories[CONDUCTOR])], self.settings.seed
-        done = await ask_entries(entries, tasks, pool_for=pool_for, record=self.record, seed=seed, observe=told())
+        done = await ask_entries(
+            entries, tasks, pool_for=pool_for, record=self.record, seed=seed, observe=progress_printer()
+        )
         return run_of(tasks, done, pool_for)
 
 
 async def gathered(bench: Bench) -> Evidence:
     gym = bench.gym()
     field = GymField(gym, trained=bench.factories)
-    await answers_of(field, PLANNERS, record=bench.record, observe=told())
+    await answers_of(field, PLANNERS, record=bench.record, observe=progress_printer())
 
     def of(planner: str) -> list[Outcome]:
         found = (bench.record.finished(planner, task.id) for task in gym.tasks)
@@ -221,7 +224,7 @@ async def gathered(bench: Bench) -> Evidence:
 
 
 def run_of(tasks: Sequence[Task], outcomes: Sequence[Outcome], pool_for: PoolFor) -> Run:
-    """Outcomes as the arithmetic of claims reads them; what the infrastructure spoilt counts for nothing."""
+    """Outcomes in the form that the claims read; runs that the infrastructure spoilt do not count."""
     by_task = {outcome.task: outcome for outcome in outcomes}
     answered = [task for task in tasks if task.id in by_task]
     return Run(
@@ -247,7 +250,7 @@ def scored(outcome: Outcome) -> Scored:
 
 
 def own_lines(evidence: Evidence) -> list[Claim]:
-    """Lines beside those of the claims: how many answers are right, the ceiling aside."""
+    """Further lines: the share of right answers, without regard to the ceiling."""
     runs = {"conductor": evidence.test, "warm start": evidence.warm_start}
     return [
         Claim(f"{name}: right answers", value=found.value, interval=found.interval, n=found.n)
@@ -272,8 +275,8 @@ def as_page(found: Must) -> str:
     return f"{head}\n{as_table(found.table)}{_latency_note(found.latency)}"
 
 
-def told(every: int = 25) -> Callable[[Event], None]:
-    """Returns an observer that prints each planner's progress; single workers and ways take no time and print none."""
+def progress_printer(every: int = 25) -> Callable[[Event], None]:
+    """Returns an observer that prints each planner's progress; single workers and ways are quick and print nothing."""
     done: dict[tuple[str, str], list[float]] = {}
 
     def tell(event: Event) -> None:
@@ -289,7 +292,7 @@ def told(every: int = 25) -> Callable[[Event], None]:
 
 
 async def _swapped(bench: Bench, gym: Gym, tasks: Sequence[Task]) -> Followed | None:
-    """Two workers exchange what their cards say; names, ids and the workers behind them stay."""
+    """Two workers exchange the texts of their cards; names, ids and the workers behind them stay."""
     swapped = swapped_rows([row_of(task, gym.pool_for(task, 0)) for task in tasks], seed=bench.settings.seed)
     cards = {one.row.task.id: one.row.infos for one in swapped}
 
@@ -326,7 +329,7 @@ def _scores(outcomes: Sequence[Outcome]) -> Scores:
 
 
 def _cost_ratio(outcomes: Sequence[Outcome], others: Sequence[Outcome]) -> float | None:
-    """Mean cost over mean cost; None where the others cost nothing."""
+    """The ratio of the mean costs; None if the others cost nothing."""
     mine_usd, theirs_usd = (mean([outcome.cost_usd for outcome in some]) for some in (outcomes, others))
     return mine_usd / theirs_usd if outcomes and theirs_usd else None
 
@@ -336,7 +339,7 @@ def _right(run: Run | None) -> Share | None:
 
 
 def latency_of(args: argparse.Namespace, file: Path) -> dict[str, Any]:
-    """How long a plan takes; what was timed before is not timed again."""
+    """The seconds of a plan; an earlier measurement is not repeated."""
     if not args.latency:
         return {}
     if file.exists() and not args.anew:

@@ -1,22 +1,22 @@
-"""Do torch and llama.cpp say the same? Greedy tokens on the same weights: adapter off, on, and merged.
+"""Do torch and llama.cpp give the same replies? Greedy tokens on the same weights: adapter off, on, and merged.
 
     python gym/benchmarks/parity.py [--prompts 200] [--adapter FOLDER] [--weights FILE.gguf] [--precision f16] [--json]
     python gym/benchmarks/parity.py --adapter FOLDER --precision f16 f32 f32-all --out docs/results/parity.json
 
-Both sides get the same numbers: the base is de-quantised in torch, rounded to float16, and written as GGUF; the
-adapter is exported as it would ship; the merged model is merged in torch and written like the base. Prompts are the
-gym's, as workers and conductor are asked, and go through the chat template of each side, which is compared first.
-Without --adapter a random one of rank 16 on all linear layers is made, large enough to change most answers.
+Both sides get the same numbers: the base is de-quantised in torch, rounded to float16, and written as GGUF; the adapter
+is exported as it would ship; the merged model is merged in torch and written like the base. Prompts are those of the
+gym's workers and conductor, and go through the chat template of each side, which is compared first. Without --adapter a
+random one of rank 16 on all linear layers is made, large enough to change most answers.
 
-Torch computes in float32. llama.cpp rounds what it multiplies with float16 weights, and its memory of the prompt, to
-float16, so two tokens that are as good as tied may fall the other way. Where a reply differs, the last column says how
-far apart torch finds the two tokens at the first difference: a real fault shows as a large number. Two controls have
-the very same numbers in files of float32: with `--precision f32` llama.cpp rounds only within attention, with
+Torch computes in float32. llama.cpp rounds the numbers that it multiplies with float16 weights, and its memory of the
+prompt, to float16, so two tokens that are nearly tied may fall the other way. If a reply differs, the last column shows
+how far apart torch finds the two tokens at the first difference: a real fault shows as a large number. Two controls
+have the very same numbers in files of float32: with `--precision f32` llama.cpp rounds only within attention, with
 `f32-all` nothing (flash attention is off there: it would round that memory when it reads it).
 
 `--out` writes JSON (figures, every reply that differs, commit, hashes) and the page beside it. Each precision is a part
-of its own: one that is not measured this time is kept with its commit, if it is of the same prompts and files. `--page`
-writes the page anew from a JSON that is there. Needs the extras `train` and `local`.
+of its own. A part that is not measured this time is kept with its commit, if it has the same prompts and files.
+`--page` writes the page anew from an existing JSON. Needs the extras `train` and `local`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT / "docs" / "results" / "parity.json"
 GGML_F32 = 0
 NO_FLASH_ATTENTION = 0
-"""With it, llama.cpp casts a memory in float32 to float16 before it is read."""
+"""With flash attention, llama.cpp casts a memory in float32 to float16 before it reads it."""
 
 Conversation = tuple[Message, ...]
 Tokens = list[int]
@@ -144,7 +144,7 @@ def measure(args: argparse.Namespace, precision: Precision, *, say: Say) -> Part
 
 
 def load_model(gguf: Path) -> tuple[Any, Any]:
-    """The model of a GGUF file as transformers computes it, in float32, and its tokenizer."""
+    """The model of a GGUF file in transformers, in float32, and its tokenizer."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
@@ -155,7 +155,7 @@ def load_model(gguf: Path) -> tuple[Any, Any]:
         gguf.parent, gguf_file=gguf.name, quantization_config=GgufConfig(dequantize=True), dtype=torch.float32
     )
     model.config.__dict__.pop("quantization_config", None)
-    return _copied(model), tokenizer  # a copy knows nothing of the file's quantisation, which saving would refuse
+    return _copied(model), tokenizer  # a copy has no record of the file's quantisation, which saving would refuse
 
 
 def prompt_texts(tokenizer: Any, prompts: Sequence[Conversation]) -> list[str]:
@@ -164,13 +164,13 @@ def prompt_texts(tokenizer: Any, prompts: Sequence[Conversation]) -> list[str]:
 
 
 def encode(tokenizer: Any, texts: Sequence[str]) -> list[Tokens]:
-    """Token ids of each text, with no special token added: the template has them all."""
+    """The token ids of each text, without additional special tokens: the template has them all."""
     ids: list[Tokens] = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
     return ids
 
 
 def with_part(before: Parts, precision: Precision, part: Part) -> Parts:
-    """The parts of the same subject, this one among them; those of another are gone."""
+    """The parts of the same subject with this one added; parts of another subject are dropped."""
     kept = {name: found for name, found in before.items() if found.subject == part.subject}
     return dict(sorted((kept | {precision: part}).items()))
 
@@ -186,7 +186,7 @@ def _in_short(part: Part, precision: Precision) -> dict[str, Any]:
 
 
 def gym_prompts(count: int, *, seed: int) -> list[Conversation]:
-    """Specialists' subtasks in turn, and now and then a question for the conductor over a pool of six."""
+    """Specialists' subtasks in turn, and at times a question for the conductor over a pool of six."""
     rng = random.Random(seed)
     drawn = {s.name: iter(examples(s, count, seed=seed)) for s in ROSTER}
     questions = iter(generate("dev", count, seed=seed))
@@ -212,7 +212,7 @@ class Files(msgspec.Struct, frozen=True):
     adapter_gguf: Path
     merged_gguf: Path
     exported: Path
-    """The adapter as it would ship; the one that llama.cpp runs may hold the same numbers in float32."""
+    """The adapter as it would ship. The adapter that llama.cpp runs may hold the same numbers in float32."""
 
 
 def prepare(model: Any, folder: Path, *, like: Path, adapter: Path | None, precision: Precision, say: Say) -> Files:
@@ -233,7 +233,7 @@ def prepare(model: Any, folder: Path, *, like: Path, adapter: Path | None, preci
 
 
 def random_adapter(model: Any, folder: Path, *, rank: int, size: float, seed: int) -> Path:
-    """A PEFT adapter on all linear layers that nobody trained; its numbers are exact in float16."""
+    """An untrained PEFT adapter on all linear layers; float16 holds its numbers exactly."""
     torch.manual_seed(seed)
     from peft import LoraConfig, get_peft_model
 
@@ -259,7 +259,7 @@ def _copied(model: Any) -> Any:
 
 
 def _rounded(model: Any) -> Any:
-    """The model in float32 with numbers that a file of float16 holds exactly. Norms are not rounded."""
+    """The model in float32 with numbers that a float16 file holds exactly. Norms are not rounded."""
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 2:
@@ -268,7 +268,7 @@ def _rounded(model: Any) -> Any:
 
 
 def _widened(adapter: Path, out: Path) -> Path:
-    """The same adapter in float32: llama.cpp rounds what it multiplies with matrices of float16, an adapter's too."""
+    """The same adapter in float32: llama.cpp rounds the numbers that it multiplies with float16 matrices."""
     from gguf import GGUFReader, GGUFWriter
 
     reader = GGUFReader(adapter)
@@ -288,7 +288,7 @@ def _widened(adapter: Path, out: Path) -> Path:
 async def compare(
     files: Files, tokenizer: Any, prompts: Sequence[Conversation], *, max_tokens: int, threads: int | None, say: Say
 ) -> tuple[Templates, list[Agreement], int]:
-    """The three modes, and in how many prompts the adapter changes what is said."""
+    """The three modes, and the number of prompts whose reply the adapter changes."""
     rows = encode(tokenizer, prompt_texts(tokenizer, prompts))
     by_torch, agreements = {}, []
     async with (
@@ -309,8 +309,8 @@ async def compare(
 
 
 class WideChild:
-    """A server with its memory of the prompt in float32, written and read, and all else as users have it. It lives in
-    this process: a comparison need not survive its crash."""
+    """A server with its memory of the prompt in float32; all else is as users have it. It runs in this process, because
+    a comparison need not survive its crash."""
 
     def __init__(self, settings: ServerSettings) -> None:
         import xllamacpp
@@ -351,7 +351,7 @@ def _runner(files: Files, mode: str) -> Any:
 def torch_greedy(
     model: Any, rows: Sequence[Tokens], *, max_tokens: int, tokenizer: Any, batch: int = 16
 ) -> list[Tokens]:
-    """Each prompt's greedy continuation, end mark included. Prompts of like length share a batch."""
+    """Each prompt's greedy continuation with the end mark. Prompts of similar length share a batch."""
     end, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
     found: dict[int, Tokens] = {}
@@ -372,7 +372,7 @@ def torch_greedy(
 async def llama_greedy(
     model: LocalModel, prompts: Sequence[Conversation], *, adapter: str | None, max_tokens: int, tokenizer: Any
 ) -> list[Tokens]:
-    """The same from llama.cpp, by its own template. Its chat endpoint would do, but for not saying all ids."""
+    """The same from llama.cpp with its own template. Its chat endpoint does not return all ids."""
     number, end = model.adapter_id(adapter), tokenizer.eos_token_id
     found = []
     for prompt in prompts:
@@ -390,7 +390,7 @@ async def llama_greedy(
 
 
 async def compare_templates(model: LocalModel, tokenizer: Any, prompts: Sequence[Conversation]) -> Templates:
-    """Both chat templates on every prompt: the text each makes of it, and the ids each reads in that text."""
+    """Both chat templates on every prompt: the text that each makes, and the ids that each reads in that text."""
     texts = prompt_texts(tokenizer, prompts)
     rows = encode(tokenizer, texts)
     same_text = same_ids = 0
@@ -423,7 +423,7 @@ def agreement(
         if left == right:
             continue
         position = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), None)
-        if position is None:  # cannot be while both end with an end mark or at the same length
+        if position is None:  # impossible while both end with an end mark or at the same length
             raise RuntimeError(f"prompt {index}: {left} and {right} differ in length only")
         gap = _gap(_runner(files, mode), rows[index] + left[:position], left[position], right[position])
         words = (tokenizer.decode([left[position]]), tokenizer.decode([right[position]]))

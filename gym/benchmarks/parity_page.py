@@ -1,7 +1,7 @@
-"""The page of parity, and the record that it is written from: figures of each precision, and every reply that differs.
+"""The page of parity and its record: the figures of each precision, and every reply that differs.
 
-Needs neither torch nor llama.cpp: what was measured is read again from the JSON beside the page. A part of `parity.py`,
-no program: that one measures.
+Needs neither torch nor llama.cpp: it reads the measurements from the JSON beside the page. This is a part of
+`parity.py`, which measures; it is not a program.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import msgspec
 from dirigent.errors import ConfigError
 
 PLANNER_SHARE = 10
-"""One prompt in this many is a conductor's, which is ten times as long as a specialist's."""
+"""One prompt in this many is a conductor's; it is ten times as long as a specialist's."""
 
 Precision = Literal["f16", "f32", "f32-all"]
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """Where the first of two replies that differ parts from the other."""
+    """The position at which the first two replies that differ diverge."""
 
     prompt: int
     position: int
     torch: str
     llama: str
     gap: float
-    """By how much torch prefers its own token, in logits."""
+    """How much torch prefers its own token, in logits."""
 
 
 class Agreement(msgspec.Struct, frozen=True):
@@ -46,7 +46,7 @@ class Agreement(msgspec.Struct, frozen=True):
 
 
 class Templates(msgspec.Struct, frozen=True):
-    """How many prompts both sides write, and read, alike."""
+    """The numbers of prompts that both sides write alike, and read alike."""
 
     same_text: int
     same_ids: int
@@ -54,16 +54,16 @@ class Templates(msgspec.Struct, frozen=True):
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """What was compared. Parts of one page have it in common."""
+    """The subject of a comparison, common to all parts of a page."""
 
     adapter: str
-    """The name it ships under, where the exported file is that one byte for byte; else its folder's."""
+    """The shipped adapter's name, if the exported file equals it byte for byte; otherwise the folder's name."""
     adapter_sha256: str
-    """Of the exported file."""
+    """The hash of the exported file."""
     ships: bool
     base: str
     base_sha256: str
-    """Of the file that is de-quantised."""
+    """The hash of the file that is de-quantised."""
     prompts: int
     planner_prompts: int
     tokens: int
@@ -71,13 +71,13 @@ class Subject(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One precision, and what it takes to measure it again."""
+    """One precision, and the facts needed to measure it again."""
 
     subject: Subject
     templates: Templates
     agreements: tuple[Agreement, ...]
     changed: int
-    """Replies that the adapter changes, in torch."""
+    """The number of replies that the adapter changes, in torch."""
     commit: str
     date: str
     seconds: float
@@ -95,7 +95,7 @@ def write(parts: Parts, out: Path) -> None:
 
 
 def read(file: Path) -> Parts:
-    """What earlier runs wrote."""
+    """The parts that earlier runs wrote."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=Parts)
     except (OSError, msgspec.DecodeError) as error:
@@ -206,7 +206,7 @@ def _differences(parts: Parts) -> list[str]:
 
 
 def _token(text: str) -> str:
-    """As JSON writes it, so that blanks and ends of lines are seen; no bar divides the cell."""
+    """The token as JSON, so that blanks and line ends are visible; a bar is escaped, because it would end the cell."""
     return f"`{json.dumps(text, ensure_ascii=False)}`".replace("|", "\\|")
 
 

@@ -1,17 +1,18 @@
-"""How long the conductor takes to write a plan on this CPU: new question, cards cached and cards cold.
+"""The time that the conductor takes to write a plan on this CPU: a new question, with cached cards and with cold ones.
 
     python gym/benchmarks/plan_latency.py [--adapter NAME|FILE] [--questions 21] [--threads 2] [--beside] [--json]
 
 The default pool is the packaged specialists, as `dirigent ask` offers them. *Cached*: the server has read these cards
-for an earlier question; between two plans specialists answer, as in real runs, so that a slot which loses its prefix
-would show. *Cold*: the same cards in an order it never saw. The server is up in both; its start is told apart.
+for an earlier question; between two plans specialists answer, as in real runs, so that a slot that loses its prefix
+would show. *Cold*: the same cards in an order that the server has not read. The server runs in both; its start is
+reported apart.
 
-The conductor is merged into its base, as the default pool has it; `--beside` leaves it an adapter among the others.
-Without a conductor in the package any adapter will do as a stand-in: it costs the same a token. But it writes no plans,
-so it writes freely, exactly as many tokens as the question's right plan has. What the grammar of plans costs can only
-be measured with a conductor: where a model means to write something else, the grammar is tried on the whole vocabulary,
-token after token. Every figure comes with the server's own CPU seconds, which a busy machine changes less than the
-clock does. Needs the extra `local`.
+The conductor is merged into its base, as in the default pool; `--beside` leaves it an adapter among the others. Without
+a conductor in the package any adapter will do as a stand-in, because it costs the same a token. A stand-in writes no
+plans, so it writes freely, exactly as many tokens as the question's right plan has. Only a conductor shows the cost of
+the grammar of plans: if a model is about to write something else, the grammar is tried on the whole vocabulary, token
+after token. Every figure comes with the server's own CPU seconds, which a busy machine changes less than the clock.
+Needs the extra `local`.
 """
 
 from __future__ import annotations
@@ -49,15 +50,15 @@ LIMITS = Limits(max_steps=5)
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """One plan as it was written."""
+    """One plan and its times."""
 
     seconds: float
     read_tokens: int
-    """Of the prompt, those that were not cached."""
+    """The tokens of the prompt that were not cached."""
     prompt_tokens: int
     written_tokens: int
     cpu_s: float
-    """Of the server, over all its threads."""
+    """The server's CPU seconds, over all its threads."""
 
 
 def main() -> None:
@@ -78,7 +79,7 @@ def main() -> None:
 async def measure(
     adapter: str = "", *, questions: int, threads: int = 2, seed: int = 1, beside: bool = False
 ) -> dict[str, Any]:
-    """Seconds of a plan, cached and cold, and what they were measured with. `adapter` as on the command line."""
+    """The seconds of a plan, cached and cold, with the settings used. `adapter` as on the command line."""
     name, adapters = _chosen(adapter, packaged())
     specialists = [s for s in ROSTER if s.name in adapters]
     tasks = _tasks(questions, specialists, seed=seed)
@@ -127,7 +128,7 @@ class Bench:
         self._rambling = Local(model, name=CONDUCTOR, adapter=beside, extra={"ignore_eos": True})
 
     async def write(self, task: Task, specialists: Sequence[Specialist], *, tokens: int) -> Plan:
-        """A plan for a question: the conductor's own under the grammar, or so many tokens of a stand-in's."""
+        """A plan for a question: the conductor's own under the grammar, or so many tokens of a stand-in's text."""
         names = [specialist.name for specialist in specialists]
         grammar = plan_grammar(names, LIMITS, dialect="lines") if self.conducts else ""
         return await self.ask(task, specialists, grammar=grammar, max_tokens=tokens or PLAN_TOKENS)
@@ -148,7 +149,7 @@ class Bench:
 
 
 async def right_lengths(bench: Bench, tasks: Sequence[Task], specialists: Sequence[Specialist]) -> dict[str, int]:
-    """Tokens of each question's right plan: it is dictated once, by a grammar that allows nothing else."""
+    """The tokens of each question's right plan, which a grammar that allows nothing else dictates once."""
     names = [specialist.name for specialist in specialists]
     found = {}
     for task in tasks:
@@ -166,7 +167,7 @@ async def carry_out(model: LocalModel, task: Task, specialists: Sequence[Special
 
 
 def _cpu_s(pid: int) -> float:
-    """User and system seconds of a process so far (proc(5): fields 14 and 15, after the name in brackets)."""
+    """The user and system seconds of a process so far (proc(5): fields 14 and 15, after the name in brackets)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -178,12 +179,12 @@ def _chosen(adapter: str, adapters: dict[str, Path]) -> tuple[str, dict[str, Pat
     if adapter.endswith(".gguf"):
         return CONDUCTOR, {**adapters, CONDUCTOR: Path(adapter)}
     if adapter not in adapters:
-        raise ConfigError(f"no adapter called {adapter!r} is in the package; there are: {', '.join(adapters)}")
+        raise ConfigError(f"the package has no adapter {adapter!r}; there are: {', '.join(adapters)}")
     return adapter, adapters
 
 
 def _tasks(count: int, specialists: Sequence[Specialist], *, seed: int) -> list[Task]:
-    """Test questions that these specialists can answer, the first for warming up as well."""
+    """Test questions that these specialists can answer; the first one is for warming up."""
     able = {skill for specialist in specialists for skill in specialist.skills}
     tasks = generate("test", 4 * count, seed=seed)
     fit = [task for task in tasks if task.sketch and set(task.sketch.skills) <= able]

@@ -1,10 +1,10 @@
-"""The gym's second source against the real library: is what we recorded and translated still what it says?
+"""The gym's second source against the real library: do the recorded and translated questions still agree with it?
 
     python gym/benchmarks/reasoning.py [--questions 500] [--seed 1] [--record FILE] [--json]
 
 Draws questions from reasoning-gym, follows each translation with specialists that answer exactly, and lets the library
-score what they say; a wrong answer must not score. Then compares the recorded sample with what the library gives for
-the same seed today. Prints N of N and exits 1 where anything differs. `--record` writes a new sample. Needs the extra
+score their answers; a wrong answer must not score. Then compares the recorded sample with the library's questions for
+the same seed today. Prints N of N and exits 1 if anything differs. `--record` writes a new sample. Needs the extra
 `reasoning`; `make reasoning` installs it.
 """
 
@@ -45,11 +45,11 @@ def main() -> None:
 
 
 async def scored(entries: list[Entry], tasks: list[Task]) -> tuple[int, int]:
-    """How many right answers the library takes for right, and how many wrong ones for less."""
+    """The number of right answers that the library accepts, and of wrong answers that it does not."""
     right = wrong = 0
     for entry, task in zip(entries, tasks, strict=True):
         trace = await Conductor(Fixed(plan_for(task, RL_ROSTER)), exact_pool(RL_ROSTER)).run(task.question)
-        # A composed question goes on after the library's own; what the library scores is the result up to there.
+        # A composed question continues after the library's own; the library scores the result before that.
         last = -2 if task.tags["composed"] else -1
         steps = trace.rounds[-1].steps
         right += grade(task, trace.answer).correct and library_score(entry, _reply(steps[last])) == 1.0

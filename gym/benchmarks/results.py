@@ -1,19 +1,19 @@
-"""The gym's results, with every planner that can work there: writes docs/results/gym.{json,md,html,outcomes.jsonl.gz}.
+"""The gym's results with every planner that can work there: writes docs/results/gym.{json,md,html,outcomes.jsonl.gz}.
 
     python gym/benchmarks/results.py [--limit 1000] [--out FILE] [--workers exact] [--resume] [--keep F]
-    python gym/benchmarks/results.py --page                the pages again, from the figures that are there
+    python gym/benchmarks/results.py --page                the pages again, from the existing figures
 
 Carries out gym/recipes/eval-gym.toml. The trained planners, `conductor` in one round and in two and `warm-start`, join
-if their weights are in the package, first in the table; `--language` adds the same base untrained, which
-is slow on a CPU. What the cards of the weights say that figures may claim stands under the table.
+if their weights are in the package, first in the table; `--language` adds the same base untrained, which is slow on a
+CPU. The claims on the cards of the weights are printed under the table.
 
-Once another conductor ships, `conductor-language` stands behind it: the earlier one, which started from the language of
-plans alone. Its weights cannot be asked any more, so its row is that of docs/results/gym-language.json, the report made
-of it then. Where that is not of the same questions the row is left out, and stderr says why. `--stay language` does the
-same for rows of the report that is there now; they are not asked again.
+If another conductor ships, `conductor-language` follows it: the earlier conductor, which started from the language of
+plans alone. Its weights are gone, so its row comes from docs/results/gym-language.json, the report of that time. If
+that report has other questions, the row is left out and stderr gives the reason. `--stay language` does the same for
+rows of the present report, which are then not asked again.
 
-Outcomes are kept in a hidden file beside --out until the report is written. `--resume` goes on with them where commit,
-source, adapters and settings are the same, and else begins anew and says so: the file's name holds a digest of all
+Outcomes are kept in a hidden file beside --out until the report is written. `--resume` continues with them if commit,
+source, adapters and settings are the same; otherwise it begins anew and says so. The file's name holds a digest of all
 four, so that no run can take up another's outcomes. `--keep` leaves a copy of them, for `must.py --record`.
 """
 
@@ -38,7 +38,7 @@ from dirigent.evals.record import OUTCOMES, source_commit
 from dirigent.evals.report import Report, as_json, as_markdown, as_table
 from dirigent.planners import parse_name
 from dirigent.workers.adapters import packaged
-from dirigent_gym.evals.carried_rows import beside, read_report, unlike
+from dirigent_gym.evals.carried_rows import carry_fault, read_report, with_carried_row
 from dirigent_gym.evals.workers import adapters_digest
 from dirigent_gym.weights import FOLDER
 
@@ -46,9 +46,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(dirigent.__file__).parent
 RECIPE = ROOT / "gym" / "recipes" / "eval-gym.toml"
 OUT = ROOT / "docs" / "results" / "gym.json"
-"""Not the recipe's `out`: with the recipe alone the trained planners' rows would be missing there."""
+"""Not the recipe's `out`: a run of the recipe alone would lack the trained planners' rows."""
 TRAINED = ("conductor", "conductor:2", "warm-start")
-"""In two rounds an answer may be accepted, or planned for again."""
+"""With two rounds, an answer may be accepted or planned for again."""
 EARLIER = ROOT / "docs" / "results" / "gym-language.json"
 CONDUCTOR, CONDUCTOR_THEN = "conductor", "conductor-language"
 
@@ -76,7 +76,7 @@ def main() -> None:
     out = args.out or OUT
     there = [name for name in TRAINED if parse_name(name).kind in packaged()]
     try:
-        # Before anything is asked: a file that cannot be read must not cost a run.
+        # Read before anything is asked: a file that cannot be read must not cost a run.
         earlier = read_earlier()
         if args.page:
             page_again(out, earlier)
@@ -106,13 +106,13 @@ def main() -> None:
 
 
 def source_of(*, language: bool) -> str:
-    """What the report names as giving it again."""
+    """The command that reproduces the report."""
     recipe = str(RECIPE.relative_to(ROOT))
     return f"gym/benchmarks/results.py --language ({recipe})" if language else recipe
 
 
 def named(pairs: Sequence[str]) -> dict[str, str]:
-    """`PLANNER=COMMIT` of each."""
+    """The pairs `PLANNER=COMMIT` as a dict."""
     if wrong := next((pair for pair in pairs if not all(pair.partition("="))), None):
         raise ConfigError(f"--taken-over {wrong}: write PLANNER=COMMIT, e.g. conductor=1a2b3c4")
     return dict(pair.split("=", 1) for pair in pairs)
@@ -129,7 +129,7 @@ def evaluated(
     source: str = "gym/recipes/eval-gym.toml",
     stay: Mapping[str, Report] | None = None,
 ) -> Report:
-    """The report, once it is written; only then are the outcomes it was made of thrown away. `keep` gets a copy."""
+    """Writes the report and returns it; only then deletes the outcomes that it was made of. `keep` gets a copy."""
     scratch = scratch_of(out, recipe, commit=asyncio.run(source_commit()))
     if resume:
         say_if_anew(out, scratch)
@@ -155,8 +155,8 @@ def evaluated(
 
 
 def scratch_of(out: Path, recipe: EvalRecipe, *, commit: str) -> Path:
-    """Beside which file the outcomes of this very run are kept. The source counts besides the commit, since
-    `+changes` does not say which."""
+    """The file for the outcomes of this very run. The source counts beside the commit, because `+changes` does not name
+    the changes."""
     settings = {name: of for name, of in msgspec.to_builtins(recipe).items() if name not in ("name", "about", "out")}
     adapters = adapters_digest(Path(recipe.adapters) if recipe.adapters else FOLDER)
     told = msgspec.json.encode((commit, source_digest(), adapters, settings))
@@ -164,7 +164,7 @@ def scratch_of(out: Path, recipe: EvalRecipe, *, commit: str) -> Path:
 
 
 def source_digest() -> str:
-    """A name for exactly the package's files, adapters apart."""
+    """A digest of the package's files without the adapters."""
     digest = hashlib.blake2b(digest_size=8)
     for file in sorted(PACKAGE.rglob("*")):
         if file.is_file() and "__pycache__" not in file.parts and file.suffix != ".gguf":
@@ -173,7 +173,7 @@ def source_digest() -> str:
 
 
 def say_if_anew(out: Path, scratch: Path) -> None:
-    """Say that outcomes of a run that was cut are not gone on with, because they are not of this one."""
+    """Print a note if the outcomes of an interrupted run cannot be continued, because they are not of this run."""
     others = [file.name for file in kept_in(out, f".{out.stem}-*.jsonl") if file.stem != scratch.stem]
     if others and not scratch.with_suffix(".jsonl").exists():
         print(
@@ -188,12 +188,12 @@ def kept_in(out: Path, pattern: str) -> list[Path]:
 
 
 def read_earlier(path: Path = EARLIER) -> Report | None:
-    """What was measured of the earlier conductor; None where there is no such report."""
+    """The report of the earlier conductor; None if there is no such report."""
     return read_report(path) if path.exists() else None
 
 
 def page_again(out: Path, earlier: Report | None) -> None:
-    """The pages from the figures that are there. A row that joins only now goes into the JSON too: all three agree."""
+    """Writes the pages from the existing figures. A new row is added to the JSON too, so that all three agree."""
     there = read_report(out)
     report = with_earlier(there, earlier)
     if report != there:
@@ -202,23 +202,23 @@ def page_again(out: Path, earlier: Report | None) -> None:
 
 
 def with_earlier(report: Report, earlier: Report | None) -> Report:
-    """The report with the earlier conductor's row, or without it where it is not of the same questions."""
+    """The report with the earlier conductor's row, or without it if that has other questions."""
     if earlier is None:
         return report
     return with_row(report, earlier, planner=CONDUCTOR, name=CONDUCTOR_THEN, behind=CONDUCTOR)
 
 
 def with_row(report: Report, other: Report, *, planner: str, name: str, behind: str) -> Report:
-    """The report with another's row, or as it is where that is not of the same questions; stderr then says why."""
-    if why := unlike(report, other, planner=planner):
+    """The report with another report's row, or unchanged if that has other questions; stderr then gives the reason."""
+    if why := carry_fault(report, other, planner=planner):
         left = "kept as it was" if name in report.planners else "not in the table"
         print(f"{left}: {name}, as measured at {other.commit[:7]}: {why}", file=sys.stderr)
         return report
-    return beside(report, other, planner=planner, name=name, behind=behind)
+    return with_carried_row(report, other, planner=planner, name=name, behind=behind)
 
 
 def rows_that_stay(present: Report | None, planners: Sequence[str]) -> dict[str, Report]:
-    """Each planner with the report its row is of; what was taken over from another commit is of that one."""
+    """Planner -> the report of its row. A row that was taken over from another commit keeps that commit."""
     if present is None:
         return {}
     if missing := next((planner for planner in planners if planner not in present.planners), None):

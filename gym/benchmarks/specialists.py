@@ -1,22 +1,22 @@
-"""Who can do what, of the specialists that ship: every one on every skill, and alone on the test.
+"""The skills of the shipped specialists: every specialist on every skill, and alone on the test.
 
     python gym/benchmarks/specialists.py --a-skill 20 --own 100 --test 60 --out docs/results/specialists.json
-    python gym/benchmarks/specialists.py --part guesser checker        # these two anew, the matrix kept as it is
+    python gym/benchmarks/specialists.py --part guesser checker        # these two anew, the matrix unchanged
 
-As users run them: the packaged adapters on the 4-bit base, through llama.cpp on this CPU, with the settings that
-`dirigent ask` gives them on a machine without keys. Questions are asked directly or with earlier results; the checker
-gets candidates, the cheap twin small and large numbers apart, the noisy one is sampled at temperature 1 (seeded), all
-others answer greedily. Each worker is asked more of its own skill, since 20 questions cannot tell 98% from 95%.
+The setting is that of users: the packaged adapters on the 4-bit base, in llama.cpp on this CPU, with the settings of
+`dirigent ask` on a machine without keys. Questions are asked directly or with earlier results. The checker gets
+candidates, the cheap twin gets small and large numbers apart, the noisy one is sampled at temperature 1 (seeded), all
+others answer greedily. Each worker is asked more of its own skill, because 20 questions cannot tell 98% from 95%.
 
-Three parts, each with the commit and the date it was measured at: the `matrix`; the `guesser` on every puzzle many
-times over, since 100 guesses cannot tell 70% from 63%, and whether the guesses of one run are independent; the
-`checker` on the same puzzles without candidates. `--part` names those to measure; the others are kept if they are of
-the files that ship.
+There are three parts, each with its commit and its date: the `matrix`; the `guesser` on every puzzle many times,
+because 100 guesses cannot tell 70% from 63%, and whether the guesses of one run are independent; the `checker` on the
+same puzzles without candidates. `--part` names the parts to measure; the others are kept if they belong to the shipped
+files.
 
-Writes JSON (figures, counts, commits, hashes of the files) and the page beside it; both only when all is measured. A
-matrix that was cut is taken up where it was: each worker's marks are kept in a hidden file beside --out until the end.
-`--page` writes the page anew from a JSON that is there. About 20 minutes on two cores with `--a-skill 10` for the
-matrix, 15 for the guesser, 3 for the checker. Needs the extra `local`.
+Writes JSON (figures, counts, commits, hashes of the files) and the page beside it, both only when everything is
+measured. An interrupted matrix is continued: each worker's marks are kept in a hidden file beside --out until the end.
+`--page` writes the page anew from an existing JSON. About 20 minutes on two cores with `--a-skill 10` for the matrix,
+15 for the guesser, 3 for the checker. Needs the extra `local`.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ from dirigent_gym.questions.judging import (
     Marks,
     Question,
     ask_messages,
-    asked_of,
     conversations_for,
     exam_of,
     is_own,
-    marked,
+    mark_replies,
     matrix_of,
+    questions_for,
     same,
 )
 from dirigent_gym.questions.skills import GYM_OPERATIONS, PUZZLE_SKILL
@@ -90,12 +90,12 @@ Say = Callable[[str], None]
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """One worker's marks, on the disk until all are there."""
+    """One worker's marks, stored on the disk until all are there."""
 
     worker: str
     sha256: str
     exam: str
-    """Hash of all that was asked."""
+    """The hash of all questions."""
     marks: Marks
     seconds: float
 
@@ -125,7 +125,7 @@ def _exam(args: argparse.Namespace) -> Exam:
 
 
 async def measure_parts(parts: Sequence[str], args: argparse.Namespace, *, say: Say) -> Measured:
-    """Those that are named; the others as they stand in `--out`, or not at all beside a new matrix."""
+    """Measures the named parts. The others come from `--out`, or are missing if the matrix is new."""
     exam, puzzles = _exam(args), puzzles_of(args.wordings)
     before = read(args.out) if "matrix" not in parts or args.out.exists() else None
     if before is not None:
@@ -138,7 +138,7 @@ async def measure_parts(parts: Sequence[str], args: argparse.Namespace, *, say: 
 
 
 def _refuse_others(before: Measured, kept: Sequence[str]) -> None:
-    """A page of files that ship must not keep figures of others."""
+    """Raises ConfigError if kept figures belong to other files than those that ship."""
     now = shas_now() | {BASE_WEIGHTS: known(BASE_WEIGHTS).sha256}
     for part in kept:
         changed = [name for name, sha in before.parts.get(part, {}).items() if now.get(name) != sha]
@@ -155,9 +155,9 @@ def shas_now() -> dict[str, str]:
 
 
 def puzzles_of(wordings: int) -> list[Question]:
-    """Every puzzle of the gym, asked directly, in so many wordings each."""
+    """Every puzzle of the gym, asked directly, in the given number of wordings each."""
     if wordings < 1:
-        raise ConfigError(f"--wordings {wordings}: put every puzzle in at least one")
+        raise ConfigError(f"--wordings {wordings}: give at least one wording")
     rng, asked = random.Random("puzzles"), []
     for op in GYM_OPERATIONS:
         for key, answer in op.table.items() if op.skill == PUZZLE_SKILL else ():
@@ -169,7 +169,7 @@ def puzzles_of(wordings: int) -> list[Question]:
 
 
 async def measure_tries(part: str, puzzles: Sequence[Question], *, say: Say) -> Tries:
-    """One shipped worker on all the puzzles: who guesses in some runs of some guesses, the checker once."""
+    """One shipped worker on all the puzzles: the guesser with several guesses in several runs, the checker once."""
     noisy = part == "guesser"
     name = next(s.name for s in ROSTER if (s.noise > 0 if noisy else s.role == "checker"))
     runs, guesses = (RUNS, GUESSES) if noisy else (1, 1)
@@ -191,7 +191,7 @@ async def measure_tries(part: str, puzzles: Sequence[Question], *, say: Say) -> 
 async def tries_of(
     worker: Worker, puzzles: Sequence[Question], *, runs: int, guesses: int, say: Say
 ) -> dict[str, dict[str, str]]:
-    """Seeded as a run seeds its steps: by the question and the run, and from there on by the step's number."""
+    """Seeded as a run seeds its steps: by the question and the run, and then by the step's number."""
     marks: dict[str, dict[str, str]] = {}
     for start in range(0, len(puzzles), AT_A_TIME):
         asked = [
@@ -214,7 +214,7 @@ def _text(puzzle: Question) -> str:
 
 
 async def measure(exam: Exam, *, out: Path, say: Say) -> Measured:
-    """The shipped files, all of them; `out` is beside what an earlier run may have kept."""
+    """All shipped files; an earlier run may have left marks beside `out`."""
     shas = shas_now()
     out.parent.mkdir(parents=True, exist_ok=True)
     asked = _sha256(msgspec.json.encode(exam))
@@ -251,13 +251,13 @@ async def shipped() -> AsyncIterator[dict[str, Worker]]:
 
 async def examine(name: str, worker: Worker, exam: Exam) -> Marks:
     """One worker through its whole exam. Workers take turns: the server does not compute two adapters together."""
-    return marked(exam, name, await replies_of(worker, conversations_for(exam, name)))
+    return mark_replies(exam, name, await replies_of(worker, conversations_for(exam, name)))
 
 
 async def replies_of(
     worker: Worker, conversations: Sequence[tuple[Message, ...]], *, seeds: Sequence[int] | None = None
 ) -> list[str]:
-    """What the worker says to each; without seeds a question's number is the seed of one that samples."""
+    """The worker's replies. A worker that samples gets the question's number as its seed, unless seeds are given."""
     places = asyncio.Semaphore(AT_ONCE)
 
     async def reply(seed: int, messages: tuple[Message, ...]) -> str:
@@ -274,13 +274,13 @@ def scratch_of(out: Path) -> Path:
 
 def keep(kept: Kept, file: Path) -> None:
     before = file.read_bytes() if file.exists() else b""
-    cut = b"" if before[-1:] in (b"", b"\n") else b"\n"  # what a killed run leaves is on a line of its own
+    cut = b"" if before[-1:] in (b"", b"\n") else b"\n"  # the half line of a killed run stays a line of its own
     with file.open("ab") as lines:
         lines.write(cut + msgspec.json.encode(kept) + b"\n")
 
 
 def read_kept(file: Path, shas: Mapping[str, str], *, exam: str) -> dict[str, Kept]:
-    """What an earlier run got done of the same exam, by the same files."""
+    """The marks that an earlier run stored for the same exam and the same files."""
     found = {}
     for line in file.read_bytes().splitlines() if file.exists() else ():
         try:
@@ -307,7 +307,7 @@ def results_of(exam: Exam, marks: Mapping[str, Marks]) -> Results:
 
 
 def own_of(exam: Exam, name: str, marks: Marks) -> Own:
-    asked = asked_of(exam, name)
+    asked = questions_for(exam, name)
     own = [
         (question, hit)
         for column in asked

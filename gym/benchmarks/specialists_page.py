@@ -1,7 +1,7 @@
-"""The page of the specialists, and the record that it is written from: counts, tries, and the hashes of the files.
+"""The page of the specialists and its record: counts, tries, and the hashes of the files.
 
-Its figures are arithmetic over the JSON beside it: shares with their intervals, who falls short of what is wanted, and
-whether guesses of one run are independent. A part of `specialists.py`, no program: that one measures.
+Its figures are arithmetic over the JSON beside it: shares with their intervals, specialists below the goal, and whether
+guesses of one run are independent. This is a part of `specialists.py`, which measures; it is not a program.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from dirigent_gym.questions.skills import GYM_OPERATIONS, PUZZLE_SKILL
 from dirigent_gym.questions.specialists import find_specialist
 
 GOAL = 0.98
-"""What a specialist should reach on its own skill."""
+"""The share that a specialist should reach on its own skill."""
 POOR = 0.10
-"""A worker that is right more often than this on another's skill is named."""
+"""A worker with a larger share on another's skill is named."""
 MOST_ALONE = 0.30
-"""What no worker should reach on the test alone."""
+"""The largest share of the test that one worker should reach alone."""
 NEAR = 0.03
-"""How far a noisy worker may be from the share that its card says."""
+"""How far a noisy worker may be from the share on its card."""
 MOST_UNAIDED = 0.10
-"""What the checker should solve at most without candidates."""
+"""The largest share that the checker should solve without candidates."""
 PARTS = ("matrix", "guesser", "checker")
 GUESSES = 3
-"""Of one run: as many as a plan asks for before it has them checked."""
+"""The guesses of one run: as many as a plan asks for before it has them checked."""
 RUNS = 2
-"""Of each question by the guesser. A question's own rate must come of other runs than the guesses compared with it."""
+"""The runs of each question by the guesser. A question's own rate must come from other runs than the guesses compared
+with it."""
 
 
 class Count(msgspec.Struct, frozen=True):
@@ -45,7 +46,7 @@ class Count(msgspec.Struct, frozen=True):
 
 
 class Own(msgspec.Struct, frozen=True):
-    """A specialist on what it is for."""
+    """A specialist on its own skill."""
 
     direct: Count
     reading: Count
@@ -62,21 +63,21 @@ class Results(msgspec.Struct, frozen=True):
 
     matrix: Matrix
     counts: dict[str, dict[str, Count]]
-    """Worker -> column -> how many were right."""
+    """Worker -> column -> the number of right answers."""
     own: dict[str, Own]
     alone: dict[str, Count]
 
 
 class Tries(msgspec.Struct, frozen=True):
-    """One worker on puzzles, asked directly, and what it takes to measure it again."""
+    """One worker on puzzles, asked directly, and the facts needed to measure it again."""
 
     worker: str
     marks: dict[str, dict[str, str]]
     """Operation -> question -> a word for each run, a letter for each guess: 1 is right, 0 is not."""
     base: dict[str, str]
-    """As the matrix has it."""
+    """As in the matrix."""
     sha256: str
-    """Of the worker's file."""
+    """The hash of the worker's file."""
     commit: str
     date: str
     seconds: float
@@ -91,13 +92,13 @@ class Tries(msgspec.Struct, frozen=True):
 
     @property
     def questions(self) -> list[list[list[bool]]]:
-        """Of each question its runs, of each run its guesses."""
+        """For each question its runs, for each run its guesses."""
         each = (runs for questions in self.marks.values() for runs in questions.values())
         return [[[mark == "1" for mark in run] for run in runs.split(" ")] for runs in each]
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What is written: the matrix and what it takes to measure it again, and the parts that have theirs."""
+    """The content of the file: the matrix and the other parts, each with the facts needed to measure it again."""
 
     results: Results
     base: dict[str, str]
@@ -113,7 +114,7 @@ class Measured(msgspec.Struct, frozen=True):
 
     @property
     def parts(self) -> dict[str, dict[str, str]]:
-        """Part -> worker -> sha256 of the file that was measured; the base stands beside the workers."""
+        """Part -> worker -> sha256 of the file that was measured; the base is listed with the workers."""
         tried = {name: tries for name in PARTS[1:] if (tries := getattr(self, name)) is not None}
         return {
             "matrix": self.adapters | self.base,
@@ -122,7 +123,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 def read(file: Path) -> Measured:
-    """What an earlier run wrote."""
+    """The record that an earlier run wrote."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=Measured)
     except (OSError, msgspec.DecodeError) as error:
@@ -139,12 +140,12 @@ def _total(counts: Iterable[Count]) -> Count:
 
 
 class Independence(msgspec.Struct, frozen=True):
-    """Whether the guesses of one run know of each other."""
+    """Whether the guesses of one run are independent."""
 
     both: float
-    """Of two guesses of a run: the share of both right, over all pairs and questions."""
+    """The share of pairs of guesses of one run that are both right, over all questions."""
     product: float
-    """The same for guesses of different runs, which is each question's own rate by itself."""
+    """The same for guesses of different runs, which is each question's own rate."""
     difference: Difference
 
 
@@ -157,13 +158,13 @@ def independence(tries: Tries) -> Independence:
 
 
 def over_questions(tries: Tries) -> tuple[float, float]:
-    """The interval of the share right if the questions too were drawn anew, wordings and all: some are harder."""
+    """The interval of the share right if the questions and their wordings were drawn anew too: some are harder."""
     rates = [mean([mean(run) for run in runs]) for runs in tries.questions]
     return paired_difference(rates, [0.0] * len(rates), seed=1).interval
 
 
 def one_of_three(tries: Tries) -> Count:
-    """Runs in which some guess is right, so that a checker has something to find."""
+    """The number of runs with at least one right guess, so that a checker has something to find."""
     return count([any(run) for runs in tries.questions for run in runs])
 
 
@@ -182,7 +183,7 @@ to guess one higher, in {runs} runs of each question. The checker once, greedily
 
 
 def as_page(measured: Measured) -> str:
-    """The page of the docs: the table, who falls short, and how much of the test one worker solves."""
+    """The page of the docs: the table, the specialists below the goal, and the share of the test that one solves."""
     results = measured.results
     own = [said for name in results.own if (said := _own_line(name, results.own[name], measured.guesser))]
     rest = "Every other specialist is right in at least 98% of its own." if own else "Every specialist reaches 98%."
@@ -213,7 +214,7 @@ def as_page(measured: Measured) -> str:
 
 
 def _tries_section(tried: Sequence[Tries]) -> list[str]:
-    """The parts that ask one worker many times; empty if there are none."""
+    """The section on parts that ask one worker many times; empty without such parts."""
     if not tried:
         return []
     rows = [row for tries in tried for row in (_noisy_rows(tries) if _guesses(tries) else _unaided_rows(tries))]
@@ -320,7 +321,7 @@ def _others_line(counts: Mapping[str, Mapping[str, Count]]) -> str:
 
 
 def _checker_line(results: Results, tries: Tries | None) -> list[str]:
-    """A checker that solves would make the guesser's plan needless."""
+    """The line on the checker: if it solved puzzles, the guesser's plan would be needless."""
     more = f", of those below {out_of(tries.all)}" if tries else ""
     return [
         f"`{name}` without candidates solves {out_of(results.counts[name][PUZZLE_SKILL])} puzzles{more}."

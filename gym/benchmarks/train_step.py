@@ -1,11 +1,11 @@
-"""How long a training step takes, and which part of it: writing plans, carrying them out, the update.
+"""The seconds of a training step and of its parts: writing plans, carrying them out, the update.
 
     python gym/benchmarks/train_step.py gym/recipes/gym-gpu.toml [--steps 12] [--start FOLDER] [--oversample 1] [--json]
 
 Runs the recipe's first steps in a temporary folder, from a shortened warm start or from that of an earlier run
 (`--start runs/gym-gpu/warm-start`), which a fair figure needs: plans of the right length. The first step fills caches;
-it is shown and not averaged. Plans a second, all that were written and carried out, is the figure to compare: a recipe
-may draw more of them than it asks for (`--oversample`), once its first stage is passed.
+it is shown and not averaged. Compare plans a second, over all plans written and carried out: a recipe may draw more of
+them than it asks for (`--oversample`), after its first stage.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def timed(recipe: Recipe, rows: list[dict[str, Any]], *, quiet: bool) -> dict[str, Any]:
-    """The mean seconds of each part of a step, the first step aside."""
+    """The mean seconds of each part of a step, without the first step."""
     steps = [{part: row[name] for part, name in PARTS.items()} | {"plans": row["rollouts"]} for row in rows]
     averaged = steps[1:] or steps
     mean = {name: round(statistics.mean(step[name] for step in averaged), 3) for name in (*PARTS, "plans")}
@@ -58,7 +58,7 @@ def timed(recipe: Recipe, rows: list[dict[str, Any]], *, quiet: bool) -> dict[st
 
 
 def shortened(recipe: Recipe, args: argparse.Namespace) -> Recipe:
-    """The same steps, fewer of them, with nothing measured in between."""
+    """The same recipe with fewer steps and no measurements between them."""
     replace = msgspec.structs.replace
     given = {name: getattr(args, name) for name in ("prompts", "rollouts", "minibatch_rows", "oversample")}
     changes = {name: value for name, value in given.items() if value is not None}

@@ -35,7 +35,7 @@ from dirigent.messages import (
     ignore,
 )
 from dirigent.plan.plan import EarlierStep, Plan
-from dirigent.plan.planner import Brief, Draft, LanguagePlanner, Planner, Previous, read_draft
+from dirigent.plan.planner import Brief, Draft, LanguagePlanner, Planner, Previous, Shape, read_draft
 from dirigent.run.execution import Execution, execute
 from dirigent.run.resume import Paused, RunState, budget_left, latest_answer, pending_calls, unfinished_workers
 from dirigent.run.trace import (
@@ -353,6 +353,8 @@ class _Run:
         """The planner's draft, within the deadline. Without a draft, the record says why there is none."""
         scope = asyncio.timeout(max(0.0, self.deadline - time.monotonic()))
         try:
+            if isinstance(planner, Shape):  # nothing to wait for
+                return planner.at_once(brief)
             async with scope:
                 return await planner.draft(brief)
         except asyncio.CancelledError as cancelled:

@@ -21,7 +21,7 @@ from dirigent.run.trace import Round, StepRecord, Trace
 
 
 class StepChange(msgspec.Struct, frozen=True):
-    """What is to be different. None leaves a part as it was; with nothing changed, the step is asked once more."""
+    """The changes of a fork. None leaves a part as it was; without any change, the step is asked once more."""
 
     step: int
     """The step's number in the fork's plan: of the steps that gave the answer, counted from 0 (`replay.plan_of`)."""
@@ -82,7 +82,7 @@ def fork_conductor(conductor: Conductor, fork: Fork) -> Conductor:
 
 
 def fork_state(conductor: Conductor, trace: Trace, fork: Fork, *, run_id: str = "") -> RunState:
-    """The state that a fork goes on from. `conductor` is that of `fork_conductor`."""
+    """The state that a fork continues from. `conductor` is that of `fork_conductor`."""
     state = conductor.begin(trace.question, run_id=run_id)
     round = Round((), plan=fork.plan, steps=fork.kept)
     return msgspec.structs.replace(state, trace=msgspec.structs.replace(state.trace, rounds=(round,)))

@@ -47,7 +47,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         positive = ("deadline_s", "step_deadline_s", "max_output_tokens", "max_run_output_tokens", "max_tool_rounds")
         for name in positive:
             value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:  # no trace could be read back that says so
+            if value is not None and not 0 < value < math.inf:  # a trace with another value could not be read back
                 raise ValueError(f"{name} must be above 0 and finite, not {value}")
         for name in ("max_cost_usd", "max_step_cost_usd"):
             value = getattr(self, name)

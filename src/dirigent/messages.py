@@ -13,7 +13,7 @@ import msgspec
 if TYPE_CHECKING:
     from dirigent.limits import Ledger
 else:
-    Ledger = Any  # so that msgspec can decode a stored `Request`, which has none
+    Ledger = Any  # so that msgspec can decode a stored `Request`, which has no ledger
 
 Role = Literal["system", "user", "assistant", "tool"]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -114,7 +114,7 @@ class Tool(msgspec.Struct, frozen=True):
 
 
 class Warm(msgspec.Struct, frozen=True):
-    """What a conversation's last turn left in the prompt caches of providers."""
+    """The state in which a conversation's last turn left the prompt caches of providers."""
 
     workers: tuple[str, ...]
     """The workers that read the conversation, the one that answered first."""
@@ -175,7 +175,7 @@ class Ran(msgspec.Struct, frozen=True):
     error: str = ""
     """The end of its standard error."""
     confined_by: str = ""
-    """What confined it, such as `bubblewrap` or `landlock`."""
+    """The walls that confined it, such as `bubblewrap` or `landlock`."""
 
     @property
     def printed(self) -> bool:
@@ -210,7 +210,7 @@ class Request(msgspec.Struct, frozen=True):
 
     messages: tuple[Message, ...]
     question: str = ""
-    """What the caller asked last, for local workers that choose among results. Models read it in `messages`."""
+    """The caller's last question, for local workers that choose among results. Models read it in `messages`."""
     results: tuple[Result, ...] = ()
     """The results on the step's access list. Models read them in `messages`; local workers that count or choose among
     results read them here."""
@@ -258,7 +258,7 @@ class Reply(msgspec.Struct, frozen=True):
     attempts: tuple[Attempt, ...] = ()
     seconds: float = 0.0
     model: str = ""
-    """The model that the provider says answered."""
+    """The model that answered, as the provider names it."""
     reasoning: str = ""
     """Reasoning text or summary, if the provider returns one. Never passed to other workers."""
     ran: Ran | None = None

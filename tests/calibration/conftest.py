@@ -36,7 +36,7 @@ def sums(count: int, *, labelled: int | None = None) -> list[CalibrationQuestion
 
 
 def adder(name: str, *, wrong_from: int = 10**9, by: int = 1, **settings: object) -> FromFunction:
-    """A worker that adds rightly; from `wrong_from` on it is wrong, by so much."""
+    """A worker that adds rightly below `wrong_from`; from there on its error grows with the number."""
 
     def answer(request: Request) -> str:
         found = re.search(r"What is (\d+) \+ (\d+)", request.messages[-1].text)

@@ -1,4 +1,4 @@
-"""Every worker answers every question, within a cap, and what is not known is said to be an estimate."""
+"""Every worker answers every question, within a cap, and unknown costs are marked as estimates."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def test_the_cap_holds_and_no_answer_is_cut_for_want_of_money(concurrency:
     assert all(answer.ended and answer.right == 1.0 for answer in done.table.answers)
 
 
-async def test_a_cap_over_several_runs_counts_what_earlier_runs_spent(journal_file: Path) -> None:
+async def test_a_cap_over_several_runs_counts_the_spending_of_earlier_runs(journal_file: Path) -> None:
     for _ in range(3):
         with Journal.open(journal_file, max_cost_usd=0.14) as journal:
             done = await calibrated(
@@ -278,14 +278,14 @@ async def test_a_judge_applies_rubrics_and_its_agreement_with_labels_is_measured
         ("a", 1.0, True, "judge"),
         ("judge", 0.0, True, "judge"),
     }
-    # It says yes to all ten of a's answers, of which five are right, and no to its own ten, which are all wrong.
+    # It accepts all ten of a's answers, of which five are right, and rejects its own ten, which are all wrong.
     assert done.judge is not None
     assert (done.judge.agreed, done.judge.of) == (15, 20)
     assert done.judge.low < 0.75 < done.judge.high
     assert done.labelled == 10
 
 
-async def test_what_is_free_is_compared_by_tokens_of_one_model_or_by_seconds() -> None:
+async def test_free_workers_are_compared_by_tokens_of_one_model_or_by_seconds() -> None:
     one = await calibrated(sums(2), [adder("a", price=Price(), model="m"), adder("b", price=Price(), model="m")])
     assert one.table.unit == "units"
     assert one.table.answers[0].cost == one.table.answers[0].output_tokens + one.table.answers[0].input_tokens / 4
@@ -312,7 +312,7 @@ def test_an_estimate_counts_calls_and_prices_them_before_any_is_made() -> None:
     assert [worker.calls for worker in workers] == [0, 0]
 
 
-async def test_an_estimate_goes_by_answers_that_are_there() -> None:
+async def test_an_estimate_uses_answers_that_exist() -> None:
     journal, pool = Journal(), Pool([adder("a", price=Price(0.0, 10.0))])
     await calibrate(sums(10), pool, journal, Settings(samples=1))
     again = estimate(sums(10), pool, journal, Settings(samples=2))

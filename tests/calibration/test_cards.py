@@ -1,4 +1,4 @@
-"""Cards say what was measured, and planners read them as long as the worker is the one that was measured."""
+"""Cards have measured figures, and planners read them as long as the worker has not changed."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_cards_that_cannot_be_read_are_an_error_with_its_fix(tmp_path: Path, con
     assert says(str(error.value), words)
 
 
-async def test_planners_read_what_was_measured_of_workers_that_have_not_changed(tmp_path: Path) -> None:
+async def test_planners_read_the_figures_of_unchanged_workers(tmp_path: Path) -> None:
     file = tmp_path / "dirigent.toml"
     async with open_runtime(parse_config(POOL, path=file), cards={}) as runtime:
         done = await calibrated(sums(12), list(runtime.pool.values()))

@@ -144,7 +144,7 @@ async def test_every_shipped_answer_is_right_by_its_grader_and_a_wrong_one_is_no
         assert not (await judge(task, "I think\nThe answer is zz 7431")).correct, question
 
 
-def test_the_drawn_part_of_the_shipped_set_is_what_its_program_draws() -> None:
+def test_the_drawn_part_of_the_shipped_set_equals_its_programs_draw() -> None:
     with gzip.open(FILE) as lines:
         shipped = [json.loads(line) for line in lines]
     assert [row for row in shipped if row["kind"] != "word problems"] == generated()

@@ -1,4 +1,4 @@
-"""Graded runs become rows: what was returned is graded, by whom it is graded is kept, and nothing else is claimed."""
+"""Graded runs become rows: the returned answer is graded, its grader is recorded, and nothing else is claimed."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ async def judged(store: Store, trace: Trace, score: float, key: str = "k") -> No
     assert await add_feedback(store, Verdict(trace.id, key, score)) == "kept"
 
 
-async def test_feedback_grades_what_was_returned_and_what_is_equal_to_it(store: Store) -> None:
+async def test_feedback_grades_the_returned_answer_and_equal_ones(store: Store) -> None:
     await judged(store, await ran(store, VOTE), 1.0)
     table = await traffic_table(store)
     table.check("here")
     assert [(a.worker, a.right, a.source, a.same) for a in table.answers] == [
         ("a", 1.0, "k", 0),
         ("b", 1.0, "k", 0),
-        ("c", None, "", 1),  # it may be right in other words: nobody said
+        ("c", None, "", 1),  # it may be right in other words: it has no feedback
     ]
     assert [worker.name for worker in table.workers] == ["a", "b", "c"]
     assert [(q.text, q.kind, q.answer) for q in table.questions] == [("What is 2 + 2?", "traffic", "")]
@@ -120,7 +120,7 @@ async def test_runs_of_one_question_are_its_samples_and_each_names_its_key(store
     assert [(a.worker, a.k, a.right, a.source) for a in table.answers] == [("a", 0, 1.0, "k1"), ("a", 1, 0.0, "k2")]
 
 
-async def test_a_run_that_nobody_judged_is_no_row(store: Store) -> None:
+async def test_a_run_without_feedback_is_not_a_row(store: Store) -> None:
     await judged(store, await ran(store, VOTE, "What is 1 + 3?"), 1.0)
     await ran(store, VOTE, "What is 3 + 1?")
     assert [question.text for question in (await traffic_table(store)).questions] == ["What is 1 + 3?"]
@@ -133,7 +133,7 @@ async def test_a_part_of_the_work_is_no_answer(store: Store) -> None:
     assert [answer.worker for answer in (await traffic_table(store)).answers] == ["b"]
 
 
-async def test_a_second_step_names_what_it_read(store: Store) -> None:
+async def test_a_second_step_names_the_results_it_read(store: Store) -> None:
     plan = Plan((Step("c", ANSWER), Step("a", "Check the answer.", (0,))))
     await judged(store, await ran(store, plan), 1.0)
     table = await traffic_table(store)
@@ -193,7 +193,7 @@ def test_a_faulty_label_is_named(tmp_path: Path, lines: list[dict[str, str]], wo
 
 
 def graded(counts: dict[str, int], truth: dict[str, float], *, liar: str = "", seed: int = 1) -> Table:
-    """Traffic in which each key judged so many answers of each worker; the liar turns every grade around."""
+    """Traffic in which each key judged this many answers of each worker; the liar reverses every grade."""
     lot = random.Random(seed)
     answers = []
     for key, count in counts.items():
@@ -239,7 +239,7 @@ def test_honest_keys_are_seldom_taken_for_liars() -> None:
     assert sum(map(len, named)) <= 3  # of 300
 
 
-def test_a_key_alone_contradicts_nobody() -> None:
+def test_a_single_key_contradicts_no_other() -> None:
     assert contradicting_keys(graded({"only": 50, "other": 50}, {"x": 0.9}, liar="only").answers) == {}
 
 

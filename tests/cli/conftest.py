@@ -1,4 +1,4 @@
-"""Every test of the command line runs in a folder and a home of its own, without anybody's keys or model servers."""
+"""Every test of the command line runs in a folder and a home of its own, without the user's keys or model servers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ planner_worker = "sayer"
 
 
 class Ran:
-    """What a command left behind."""
+    """The output and the exit code of a command."""
 
     def __init__(self, code: int, out: str, err: str) -> None:
         self.code, self.out, self.err = code, out, err

@@ -141,7 +141,7 @@ def test_a_cost_cap_refuses_a_worker_without_a_price(run: Run, pool_file: Path) 
     assert says(ran.err, "my-vllm price")
 
 
-def test_a_run_over_its_cap_fails_with_what_was_spent(run: Run) -> None:
+def test_a_run_over_its_cap_fails_and_reports_its_spending(run: Run) -> None:
     ran = run("ask", "q", "--profile", "mini", "--max-cost", "0.0000001", "--json")
     assert ran.code == 1
     told = ran.object
@@ -165,7 +165,7 @@ def test_a_plan_by_hand_is_carried_out_in_any_dialect(run: Run, own_place: Path,
     assert told["plan"] == [{"worker": "finder", "subtask": "find", "access": []}]
 
 
-def test_a_plan_by_hand_that_is_none_is_exit_2(run: Run, own_place: Path) -> None:
+def test_an_invalid_plan_by_hand_is_exit_2(run: Run, own_place: Path) -> None:
     (own_place / "plan.txt").write_text("find | nobody | -")
     ran = run("ask", "q", "--plan", "plan.txt")
     assert ran.code == 2

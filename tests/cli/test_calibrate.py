@@ -1,4 +1,4 @@
-"""`dirigent calibrate`: consent, cap, resume after a kill, and what it says of the table."""
+"""`dirigent calibrate`: consent, cap, resume after a kill, and its report on the table."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_nothing_is_asked_without_consent(run: Run) -> None:
     assert not Path("table/table.json").exists()
 
 
-def test_a_second_run_pays_nothing_and_asks_nobody(run: Run) -> None:
+def test_a_second_run_pays_nothing_and_asks_no_worker(run: Run) -> None:
     first = run("calibrate", "--questions", "my.jsonl", "--yes", "--json").object
     again = run("calibrate", "--questions", "my.jsonl", "--json").object  # no --yes: nothing is left to pay
     assert (again["asked"], again["answered"]) == (0, 120)
@@ -116,7 +116,7 @@ def test_a_cap_needs_a_price_for_every_worker(run: Run, own_place: Path) -> None
     assert says(done.err, "error: --max-cost price w price = { input = 0, output = 0 }")
 
 
-def test_a_cap_ends_it_with_a_word_and_a_table_of_what_was_paid(run: Run) -> None:
+def test_a_cap_ends_it_with_a_message_and_a_table_of_the_paid_answers(run: Run) -> None:
     done = run(
         "calibrate", "--questions", "my.jsonl", "--yes", "--samples", "1", "--max-output-tokens", "100",
         "--max-cost", "0.0005", "--json",
@@ -176,7 +176,7 @@ def _asked(calls: list[StubCall]) -> list[str]:
     return [re.findall(r"What is \d+ \+ -?\d+", call.text)[0] for call in calls]
 
 
-async def test_after_kill_9_it_goes_on_and_pays_for_no_answer_twice(own_place: Path) -> None:
+async def test_after_kill_9_it_continues_and_pays_for_no_answer_twice(own_place: Path) -> None:
     async with StubProvider(lambda call: "The answer is 4.") as stub:
         (own_place / "dirigent.toml").write_text(_config(stub.url("openai")))
         stub.delay_s = 0.05
@@ -215,7 +215,7 @@ async def test_the_cap_holds_on_a_real_wire_and_across_a_kill(own_place: Path) -
     assert report["spent_usd"] <= 0.05
 
 
-async def test_ctrl_c_keeps_what_is_paid(own_place: Path) -> None:
+async def test_ctrl_c_keeps_the_paid_answers(own_place: Path) -> None:
     async with StubProvider(lambda call: "The answer is 4.") as stub:
         (own_place / "dirigent.toml").write_text(_config(stub.url("openai")))
         stub.delay_s = 0.05
@@ -230,7 +230,7 @@ async def test_ctrl_c_keeps_what_is_paid(own_place: Path) -> None:
     report = json.loads(out)
     assert report["answered"] >= 5
     assert report["answers"] == 30
-    assert report["lost_usd"] == 0  # what was under way is settled at its estimate, not lost
+    assert report["lost_usd"] == 0  # calls in flight are settled at their estimate, not lost
 
 
 def test_pool_list_shows_measured_cards(run: Run, own_place: Path) -> None:
@@ -319,7 +319,7 @@ async def test_on_a_terminal_it_asks_and_no_means_no(own_place: Path) -> None:
     assert b'"answer"' not in _journal(own_place)
 
 
-async def test_on_a_terminal_a_bar_shows_what_was_asked_and_spent(own_place: Path) -> None:
+async def test_on_a_terminal_a_bar_shows_questions_and_spending(own_place: Path) -> None:
     code, shown = await _at_a_terminal("")
     assert code == 0
     assert says(shown, "60/60 Ctrl-C next: learn")

@@ -1,4 +1,4 @@
-"""`dirigent demo` with the small pool, and its judgements without any."""
+"""`dirigent demo` with the small pool, and its judgements without a pool."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from tests.cli.conftest import Run
 from tests.facts import says
 
 
-def test_the_demo_answers_judges_and_says_what_a_plain_call_says(run: Run, own_place: Path, weights_path: Path) -> None:
+def test_the_demo_answers_judges_and_shows_the_plain_calls_answer(
+    run: Run, own_place: Path, weights_path: Path
+) -> None:
     folder = own_place / "home" / "weights"
     folder.mkdir(parents=True)
     (folder / weights_path.name).symlink_to(weights_path)

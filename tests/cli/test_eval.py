@@ -48,7 +48,7 @@ def test_a_draw_that_takes_long_is_announced(tmp_path: Path, monkeypatch: pytest
     assert says(run(str(recipe), "--limit", "8", "--out", str(tmp_path / "b.json"))[1], "8 questions")
 
 
-def test_the_page_stands_beside_the_report(tmp_path: Path) -> None:
+def test_the_page_is_written_beside_the_report(tmp_path: Path) -> None:
     recipe, out = tmp_path / "mine.toml", tmp_path / "r.json"
     recipe.write_text(RECIPE)
     run(str(recipe), "--out", str(out))
@@ -66,12 +66,12 @@ def test_the_limits_of_a_recipe_hold_on_the_gym_too(tmp_path: Path) -> None:
     assert report["recipe"]["max_steps"] == 1
 
 
-def test_a_benchmark_without_a_pool_says_what_to_add() -> None:
+def test_the_error_for_a_benchmark_without_a_pool_names_the_option() -> None:
     _, said = run("--tasks", "gsm8k", code=2)
     assert says(said, "gsm8k --pool dirigent.toml")
 
 
-def test_a_pool_whose_keys_are_missing_is_refused_before_anything_is_fetched(tmp_path: Path) -> None:
+def test_a_pool_with_missing_keys_is_refused_before_anything_is_fetched(tmp_path: Path) -> None:
     pool = tmp_path / "dirigent.toml"
     pool.write_text('[[worker]]\npreset = "gpt-5"\napi_key_env = "NO_SUCH_KEY"\n')
     _, said = run("--tasks", "gsm8k", "--pool", str(pool), "--data", str(tmp_path), code=2)
@@ -103,14 +103,14 @@ def test_a_folder_is_refused_before_anything_is_asked(
     assert [path.name for path in tmp_path.rglob("*")] == ["there"]
 
 
-def test_a_folder_where_a_page_goes_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+def test_a_folder_at_the_pages_path_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
     (tmp_path / "r.html").mkdir()
     _, said = run("--planners", "random", "--limit", "2", "--out", str(tmp_path / "r.json"), code=2)
     assert says(said, "r.html --out")
     assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
 
 
-def test_the_help_names_who_takes_part_by_default() -> None:
+def test_the_help_names_the_default_planners() -> None:
     said = listed(PlannersOption.__metadata__[0].help)
     for pool in ("gym", "live", "recorded"):
         assert ",".join(default_planners(pool)) in said

@@ -1,4 +1,4 @@
-"""`dirigent keys` and `dirigent audit`: made once, listed without their text, closed, and all of it on the record."""
+"""`dirigent keys` and `dirigent audit`: keys are made, listed without their text and closed, and all is on record."""
 
 from __future__ import annotations
 
@@ -65,19 +65,19 @@ def test_create_takes_every_bound(run: Run) -> None:
     assert made["expires_at"] > made["created_at"]
 
 
-def test_a_list_shows_what_keys_may_do_but_never_their_text(run: Run) -> None:
+def test_a_list_shows_the_rights_of_keys_but_never_their_text(run: Run) -> None:
     key = run("keys", "create", "team\x1b[31m a", "--budget-day", "5").out.strip()
     ran = run("keys", "list")
     assert "$5.00/day" in ran.out
     assert f"…{key[-4:]}" in ran.out
     assert key[:-4] not in ran.out
     assert "\x1b" not in ran.out
-    (told,) = run("keys", "list", "--json").object["keys"]
-    assert (told["last4"], told["spent_usd"]) == (key[-4:], 0.0)
-    assert key[3:-4] not in json.dumps(told)
+    (output,) = run("keys", "list", "--json").object["keys"]
+    assert (output["last4"], output["spent_usd"]) == (key[-4:], 0.0)
+    assert key[3:-4] not in json.dumps(output)
 
 
-def test_an_empty_list_says_what_to_do(run: Run) -> None:
+def test_an_empty_list_names_the_next_command(run: Run) -> None:
     ran = run("keys", "list")
     assert (ran.code, ran.out) == (0, "")
     assert "dirigent keys create" in ran.err
@@ -109,7 +109,7 @@ def test_keys_of_another_pepper_are_pointed_out(run: Run, monkeypatch: pytest.Mo
     assert says(run("keys", "list").err, f"{id} DIRIGENT_PEPPER")
 
 
-def test_the_audit_log_tells_who_made_and_closed_keys(run: Run, own_place: Path) -> None:
+def test_the_audit_log_names_the_makers_and_closers_of_keys(run: Run, own_place: Path) -> None:
     made = run("keys", "create", "team a", "--json").object
     run("keys", "revoke", made["key_id"])
     ran = run("audit", "export")
@@ -123,7 +123,7 @@ def test_the_audit_log_tells_who_made_and_closed_keys(run: Run, own_place: Path)
     assert (own_place / "audit.jsonl").read_text() == ran.out
 
 
-def test_verify_tells_the_head_to_note_and_holds_the_log_to_it(run: Run) -> None:
+def test_verify_prints_the_head_and_later_compares_the_log_with_it(run: Run) -> None:
     run("keys", "create", "a")
     ran = run("audit", "verify")
     head = ran.out.strip()
@@ -151,6 +151,6 @@ def test_a_log_that_was_tampered_with_is_exit_1_and_names_the_row(run: Run, own_
     ran = run("audit", "verify")
     assert (ran.code, ran.out) == (1, "")
     assert says(ran.err, "row 2")
-    told = run("audit", "verify", "--json")
-    assert told.code == 1
-    assert (told.object["whole"], told.object["rows"]) == (False, 1)
+    output = run("audit", "verify", "--json")
+    assert output.code == 1
+    assert (output.object["whole"], output.object["rows"]) == (False, 1)

@@ -60,6 +60,19 @@ def test_questions_that_were_learned_from_prove_nothing(run: Run, learned: Path,
     assert says(refused.err, "learned from every question")
 
 
+def test_a_worker_that_misses_half_its_rows_is_named_and_nothing_is_switched_on_by_it(
+    run: Run, own_place: Path
+) -> None:
+    table = two_kinds(300)
+    half = {question.id for question in table.questions[:150]}
+    answers = tuple(a for a in table.answers if a.worker != "dear" or a.question in half)
+    msgspec.structs.replace(table, answers=answers).save(own_place / "table")
+    told = run("learn", str(own_place / "table"), "--out", str(own_place / "policy"))
+    assert told.code == 0, told.err
+    assert says(told.err, "dear answered 150 of 300 takes no part calibrate")
+    assert Policy.load(own_place / "policy").workers == ("cheap",)
+
+
 def test_learning_again_keeps_the_version_before(run: Run, learned: Path, own_place: Path) -> None:
     again = run("learn", str(own_place / "table"), "--out", str(learned), "--at", "best", "--json").object
     assert again["version"] == 2
@@ -67,12 +80,12 @@ def test_learning_again_keeps_the_version_before(run: Run, learned: Path, own_pl
 
 
 @pytest.mark.parametrize("count", [10, 40])
-def test_too_little_evidence_says_how_many_labels_are_needed(run: Run, own_place: Path, count: int) -> None:
+def test_with_too_little_evidence_the_number_of_labels_needed_is_named(run: Run, own_place: Path, count: int) -> None:
     two_kinds(count).save(own_place / "table")
-    told = run("learn", str(own_place / "table"), "--out", str(own_place / "policy"))
-    assert told.code == 0
-    assert says(told.out, "not switched on")
-    assert says(told.out, "more graded questions")
+    output = run("learn", str(own_place / "table"), "--out", str(own_place / "policy"))
+    assert output.code == 0
+    assert says(output.out, "not switched on")
+    assert says(output.out, "more graded questions")
     assert not Policy.load(own_place / "policy").on
     refused = run("learn", "switch", "same", str(own_place / "policy"))
     assert refused.code == 2
@@ -87,6 +100,10 @@ def all_right(table: Table) -> Table:
     return msgspec.structs.replace(table, answers=tuple(msgspec.structs.replace(a, right=1.0) for a in table.answers))
 
 
+def all_wrong(table: Table) -> Table:
+    return msgspec.structs.replace(table, answers=tuple(msgspec.structs.replace(a, right=0.0) for a in table.answers))
+
+
 def one_worker(table: Table) -> Table:
     answers = tuple(a for a in table.answers if a.worker == "dear")
     return Table((TableWorker("dear"),), table.questions, answers, table.unit)
@@ -94,8 +111,12 @@ def one_worker(table: Table) -> Table:
 
 @pytest.mark.parametrize(
     ("spoil", "fact"),
-    [(all_right, "every answer is right"), (one_worker, "nothing to choose")],
-    ids=["all right", "one worker"],
+    [
+        (all_right, "every answer is right"),
+        (all_wrong, "every answer is wrong"),
+        (one_worker, "nothing to choose"),
+    ],
+    ids=["all right", "all wrong", "one worker"],
 )
 def test_a_table_that_teaches_nothing_is_refused_in_one_line(
     run: Run, own_place: Path, spoil: Callable[[Table], Table], fact: str
@@ -129,7 +150,7 @@ def test_an_operating_point_that_does_not_exist_is_named(run: Run, learned: Path
     assert says(refused.err, "'fastest'")
 
 
-def test_a_folder_without_a_policy_or_a_table_says_what_makes_one(run: Run, own_place: Path) -> None:
+def test_the_error_for_a_folder_without_policy_or_table_names_the_command(run: Run, own_place: Path) -> None:
     two_kinds(4).save(own_place / "table")
     assert says(run("prove", str(own_place), "--on", str(own_place / "table")).err, "dirigent learn")
     assert says(run("learn", str(own_place), "--out", str(own_place / "p")).err, "dirigent calibrate")

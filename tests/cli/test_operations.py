@@ -95,7 +95,7 @@ def left(run: Run) -> set[str]:
     return {row["id"] for row in run("traces", "list", "--json").object["traces"]}
 
 
-def test_prune_deletes_what_is_older_than_said(run: Run, own_place: Path) -> None:
+def test_prune_deletes_runs_older_than_the_given_age(run: Run, own_place: Path) -> None:
     keep(own_place, 0.1, 2, 40)
     assert says(run("traces", "prune", "--older-than", "30d").err, "1")
     assert left(run) == {"age-0.1", "age-2"}
@@ -104,7 +104,7 @@ def test_prune_deletes_what_is_older_than_said(run: Run, own_place: Path) -> Non
     assert [(row["actor"], row["action"]) for row in rows] == [("cli", "retention.prune")] * 2
 
 
-def test_prune_without_an_age_goes_by_the_configuration(run: Run, own_place: Path) -> None:
+def test_prune_without_an_age_uses_the_configuration(run: Run, own_place: Path) -> None:
     keep(own_place, 2, 40)
     assert run("traces", "prune", "--json").object["traces"] == 0
     (own_place / "dirigent.toml").write_text(POOL + "\n[serve]\nretention_days = 30\n")
@@ -113,13 +113,13 @@ def test_prune_without_an_age_goes_by_the_configuration(run: Run, own_place: Pat
 
 
 @pytest.mark.parametrize("age", ["30", "d", "-3d", "0d", "3y", "1000000000d"])
-def test_an_age_that_is_none_is_exit_2_and_deletes_nothing(run: Run, own_place: Path, age: str) -> None:
+def test_an_invalid_age_is_exit_2_and_deletes_nothing(run: Run, own_place: Path, age: str) -> None:
     keep(own_place, 40)
     assert run("traces", "prune", f"--older-than={age}").code == 2
     assert left(run) == {"age-40"}
 
 
-async def test_serve_listens_where_the_file_says_and_the_command_line_wins(own_place: Path) -> None:
+async def test_serve_listens_at_the_configured_address_and_the_command_line_wins(own_place: Path) -> None:
     config = own_place / "dirigent.toml"
     config.write_text(POOL + '\n[serve]\nhost = "127.0.0.1"\nport = 1\nkeys_required = true\n')
     running = await asyncio.create_subprocess_exec(

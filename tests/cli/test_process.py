@@ -133,7 +133,7 @@ async def test_the_key_is_shown_nowhere(own_place: Path) -> None:
     assert all(KEY.encode() not in path.read_bytes() for path in (own_place / "home").rglob("*.db*"))
 
 
-async def test_ctrl_c_cancels_the_call_says_what_was_spent_and_keeps_the_trace(own_place: Path) -> None:
+async def test_ctrl_c_cancels_the_call_reports_the_spending_and_keeps_the_trace(own_place: Path) -> None:
     async with StubProvider() as stub:
         stub.faults = ["first-byte-hang"]
         (own_place / "dirigent.toml").write_text(worker("w", stub.url("openai")) + SINGLE)

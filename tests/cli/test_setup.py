@@ -1,4 +1,4 @@
-"""`dirigent init`, `doctor`, `version`, `pool`: setting up, and finding out why it does not work."""
+"""`dirigent init`, `doctor`, `version`, `pool`: they set up a pool and report its faults."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ class TestInit:
         self, run: Run, own_place: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
-        told = run("init", "--path", "mine.toml", "--json").object
-        assert told["keys"] == {"anthropic": "ANTHROPIC_API_KEY"}
+        output = run("init", "--path", "mine.toml", "--json").object
+        assert output["keys"] == {"anthropic": "ANTHROPIC_API_KEY"}
         text = (own_place / "mine.toml").read_text()
         assert KEY not in text
-        assert [w.name for w in load_config(own_place / "mine.toml").config.worker] == told["workers"]
+        assert [w.name for w in load_config(own_place / "mine.toml").config.worker] == output["workers"]
 
     def test_the_next_commands_are_those_that_read_the_file_it_wrote(self, run: Run) -> None:
         assert re.search(r'dirigent pool check\W.*dirigent ask "…"\n$', run("init").err)

@@ -58,7 +58,7 @@ def test_an_answer_without_a_price_is_named(run: Run, recorded: Path, own_place:
     assert says(refused.err, "--prices")
 
 
-def test_a_folder_without_a_table_says_how_to_make_one(run: Run, own_place: Path) -> None:
+def test_the_error_for_a_folder_without_a_table_names_the_command(run: Run, own_place: Path) -> None:
     refused = run("table", "show", str(own_place))
     assert refused.code == 2
     assert says(refused.err, "dirigent calibrate")

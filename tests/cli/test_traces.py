@@ -1,4 +1,4 @@
-"""`dirigent traces`: what was kept can be found, drawn, exported, replayed and forgotten."""
+"""`dirigent traces`: stored runs can be found, drawn, exported, replayed and deleted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("pool_file")
 
 @pytest.fixture
 def kept(run: Run, pool_file: Path) -> str:
-    """The id of a run that was kept."""
+    """The id of a stored run."""
     id: str = run("ask", "what is it?", "--json").object["trace_id"]
     return id
 
@@ -48,7 +48,7 @@ def test_more_runs_than_a_store_can_count_are_refused(run: Run) -> None:
     assert (ran.code, ran.out) == (2, "")
 
 
-def test_an_empty_store_says_what_to_do(run: Run) -> None:
+def test_an_empty_store_names_the_next_command(run: Run) -> None:
     ran = run("traces", "list")
     assert (ran.code, ran.out) == (0, "")
     assert ran.err.strip()
@@ -67,7 +67,7 @@ def test_the_newest_run_is_the_one_shown_and_replayed_by_default(run: Run, kept:
     assert run("traces", "replay", "--json").object["replays"] == newest
 
 
-def test_a_fork_asks_from_one_step_on_and_says_what_was_kept(run: Run, kept: str) -> None:
+def test_a_fork_asks_from_one_step_on_and_reports_the_kept_steps(run: Run, kept: str) -> None:
     old = run("traces", "show", kept, "--json").object["rounds"][0]["steps"]
     last = len(old) - 1
     ran = run("traces", "fork", kept[:6], "--step", str(last), "--subtask", "say it again", "--json")
@@ -79,7 +79,7 @@ def test_a_fork_asks_from_one_step_on_and_says_what_was_kept(run: Run, kept: str
     assert says(spoken.err, f"forked {kept[:8]} at step {last}")
 
 
-def test_what_cannot_be_forked_says_why(run: Run, kept: str) -> None:
+def test_the_error_for_an_impossible_fork_names_the_reason(run: Run, kept: str) -> None:
     assert says(run("traces", "fork", kept, "--step", "9").err, "has no step 9")
     assert says(run("traces", "fork", kept, "--step", "0", "--access", "x").err, "no list of steps")
     assert says(run("traces", "fork", kept, "--step", "0", "--worker", "nobody").err, "no worker is called")
@@ -129,10 +129,10 @@ def test_replay_reproduces_the_answer_without_the_pool(run: Run, kept: str, pool
     ran = run("traces", "replay", kept)
     assert (ran.code, ran.out) == (0, "it is four\n")
     assert kept[:8] in ran.err
-    told = run("traces", "replay", kept, "--json").object
-    assert told["same_answer"] is True
-    assert [step["worker"] for step in told["plan"]] == ["finder", "sayer"]
-    assert told["cost_usd"] == 0
+    output = run("traces", "replay", kept, "--json").object
+    assert output["same_answer"] is True
+    assert [step["worker"] for step in output["plan"]] == ["finder", "sayer"]
+    assert output["cost_usd"] == 0
 
 
 def test_live_replay_asks_the_workers_of_today(run: Run, kept: str, pool_file: Path) -> None:
@@ -160,9 +160,7 @@ def test_delete_forgets_a_run(run: Run, kept: str) -> None:
     assert "what is it" not in json.dumps(row)
 
 
-def test_delete_takes_what_belongs_to_the_run_and_refuses_one_that_is_under_way(
-    run: Run, kept: str, own_place: Path
-) -> None:
+def test_delete_removes_all_parts_of_a_run_and_refuses_a_running_one(run: Run, kept: str, own_place: Path) -> None:
     def write(work: Callable[[Connection], object]) -> None:
         async def opened() -> None:
             async with Store.open(own_place / "home" / "dirigent.db") as store:

@@ -43,6 +43,10 @@ def sums(first: int, count: int) -> str:
 async def answer(call: StubCall) -> StubReply | str:
     found = re.search(r"What is (\d+) \+ (\d+)", call.text)
     assert found is not None, call.text
+    if "response_format" in call.body:  # it is asked to plan
+        return json.dumps(
+            {"steps": [{"id": "0", "models": ["slow-but-right"], "prompt": call.text, "access_list": []}]}
+        )
     total = int(found[1]) + int(found[2])
     model = call.body["model"]
     if model == "slow-but-right":
@@ -54,8 +58,9 @@ async def answer(call: StubCall) -> StubReply | str:
 class Way:
     """The commands, in one folder with one provider."""
 
-    def __init__(self, folder: Path, port: int) -> None:
-        self.folder, self.program = folder, PROGRAM % port
+    def __init__(self, folder: Path, stub: StubProvider) -> None:
+        self.folder, self.stub = folder, stub
+        self.program = PROGRAM % int(stub.url("openai").split(":")[2].removesuffix("/v1"))
 
     async def started(self, *arguments: str) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
@@ -90,7 +95,7 @@ async def way(own_place: Path) -> AsyncIterator[Way]:
         stub.models = ("slow-but-right", "quick", "never-right")
         (own_place / "mine.jsonl").write_text(sums(10, 40))
         (own_place / "others.jsonl").write_text(sums(60, 20))
-        yield Way(own_place, int(stub.url("openai").split(":")[2].removesuffix("/v1")))
+        yield Way(own_place, stub)
 
 
 async def ask(base_url: str, question: str) -> dict[str, Any]:
@@ -151,12 +156,57 @@ async def test_the_whole_way_of_a_new_user(way: Way, monkeypatch: pytest.MonkeyP
     assert (traffic["questions"], traffic["graded"]) == (2, 2)
     relearned = await way.ran("learn", "table", "--from-traffic", "--out", "policy", "--json")
     assert relearned.object["version"] == 2
-    assert says(relearned.err, "2 judged questions cards no order")  # nobody but the best single worker was asked
+    assert says(relearned.err, "2 judged questions cards no order")  # only the best single worker was asked
     (measured,) = [card for card in read_cards(way.folder / "policy").values() if card.worker == "slow-but-right"]
     assert measured.right is not None
     assert measured.right.questions == 42
     back = (await way.ran("learn", "rollback", "policy", "--json")).object
     assert back["version"] == 1
+
+
+@pytest.mark.timeout(300)
+async def test_a_policy_is_proved_live_and_a_cut_proof_goes_on_without_paying_twice(way: Way) -> None:
+    pytest.importorskip("numpy")
+    await way.ran("init")
+    await way.ran("calibrate", "--questions", "mine.jsonl", "--samples", "2", "--yes")
+    await way.ran("learn", "table", "--out", "policy")
+    live = ("prove", "policy", "--live", "--questions", "others.jsonl", "--yes", "--json")
+    first = await way.ran(*live)
+    proof = first.object
+    assert says(first.err, "20 questions × 3 workers 120 calls free")
+    assert proof["best_single"]["accuracy"] == 1.0
+    rows = {row["planner"]: row for row in proof["front"]}
+    assert {"learned", "fixed", "learned, live", "language, live"} == rows.keys()
+    assert rows["language, live"]["accuracy"] == 1.0
+    assert rows["language, live"]["calls"] == 2.0  # the plan, and its step
+    assert rows["learned, live"]["accuracy"] == 1.0
+    assert rows["learned, live"]["seconds"] > 0
+
+    calls = len(way.stub.calls)
+    again = await way.ran(*live)
+    assert len(way.stub.calls) == calls
+    assert again.object["front"] == proof["front"]
+
+    runs = way.folder / "proof" / "runs.jsonl"
+    lines = runs.read_text().splitlines(keepends=True)
+    runs.write_text("".join(lines[:-5]))  # as if the proof had been killed
+    await way.ran(*live)
+    assert len(way.stub.calls) == calls + 5 * 2  # each of the five is a plan and its step
+
+
+async def test_a_live_proof_says_what_it_needs(way: Way) -> None:
+    await way.ran("init")
+    live = ("prove", "--live", "--yes", "--questions")
+    assert says((await way.ran("prove", "policy", code=2)).err, "--on TABLE --live --questions FILE")
+    assert says((await way.ran(*live, "others.jsonl", code=2)).err, "no profile uses a policy")
+    await way.ran("calibrate", "--questions", "mine.jsonl", "--samples", "2", "--yes")
+    await way.ran("learn", "table", "--out", "policy")
+    named = ("prove", "policy", *live[1:])
+    assert says((await way.ran(*named, "mine.jsonl", code=2)).err, "learned from every question")
+    unknown = await way.ran(*named, "others.jsonl", "--planners", "learnt", code=2)
+    assert says(unknown.err, "learnt learned")
+    (way.folder / "open.jsonl").write_text('{"question": "Why?"}\n')
+    assert says((await way.ran(*named, "open.jsonl", code=2)).err, "1 of 1 questions no answer to grade by")
 
 
 @pytest.mark.timeout(300)
@@ -175,7 +225,7 @@ async def test_init_leads_through_all_of_it_in_one_go(way: Way) -> None:
     assert says(listed, "measured: 100% 0% right on 30 questions")
 
 
-async def test_init_that_may_not_ask_writes_the_file_and_says_how_to_go_on(way: Way) -> None:
+async def test_init_without_a_terminal_writes_the_file_and_names_the_next_command(way: Way) -> None:
     refused = await way.ran("init", "--calibrate", "--questions", "mine.jsonl", code=2)
     assert says(refused.err, "error: 240 calls --yes")
     assert (way.folder / "dirigent.toml").is_file()

@@ -1,4 +1,4 @@
-"""The config file: what it may say, and how every mistake is named."""
+"""The config file: its settings, and how every mistake is named."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_an_empty_file_has_the_built_in_profiles() -> None:
     assert choose_profile(config, "mini")[1].max_steps == 1
 
 
-def test_a_preset_fills_what_the_worker_leaves_open() -> None:
+def test_a_preset_fills_the_settings_that_a_worker_leaves_open() -> None:
     worker = parsed('[[worker]]\npreset = "gpt-5"\nabout = "mine"').worker[0]
     assert (worker.name, worker.kind, worker.model) == ("gpt-5", "openai", "gpt-5")
     assert worker.base_url == "https://api.openai.com/v1"
@@ -147,7 +147,7 @@ WRONG_FILES = {
     ),
     "no deadline at all": ("[profile.a]\ndeadline_s = 0", "deadline_s 0"),
     "a deadline that never comes": ("[profile.a]\ndeadline_s = inf", "deadline_s 0 inf"),
-    "a cap that is none": ("[profile.a]\nmax_cost_usd = inf", "max_cost_usd 0 inf"),
+    "an infinite cap": ("[profile.a]\nmax_cost_usd = inf", "max_cost_usd 0 inf"),
     "a negative cap": ("[profile.a]\nmax_cost_usd = -1", "max_cost_usd 0 -1.0"),
     "no kind": (worker('model = "m"'), "[[worker]] w kind openai anthropic"),
     "no name": ("[[worker]]\n" + OPENAI, "[[worker]] name dirigent.toml 1"),
@@ -180,7 +180,7 @@ WRONG_FILES = {
         worker(OPENAI + 'base_url = "http://[::1/v1"'),
         "base_url [[worker]] w",
     ),
-    "a port that is none": (
+    "an impossible port": (
         worker(OPENAI + 'base_url = "http://127.0.0.1:99999/v1"'),
         "base_url [[worker]] w",
     ),
@@ -218,11 +218,11 @@ WRONG_FILES = {
         '[profile.a]\nplanner = "langage"',
         "langage [profile.a] language dirigent.toml 2",
     ),
-    "a planner who is nobody": (
+    "an unknown planning worker": (
         worker(OPENAI) + '[profile.a]\nplanner_worker = "v"',
         "planner_worker [profile.a] v dirigent.toml 6",
     ),
-    "a worker who is nobody": (
+    "an unknown worker": (
         worker(OPENAI) + '[profile.a]\nworkers = ["w", "ww"]',
         "workers [profile.a] ww w dirigent.toml 6",
     ),
@@ -230,12 +230,12 @@ WRONG_FILES = {
         worker(OPENAI + 'default_profile = "mini"'),
         "default_profile [[worker]] w dirigent.toml 5",
     ),
-    "a rule about nobody": (
+    "a rule about an unknown key": (
         worker(OPENAI)
         + '[[override]]\nname = "o"\nkey = "k"\npin = "w"\n[[override]]\nname = "p"\nkey = "k"\ndeny = ["v"]',
         "deny [[override]] p v dirigent.toml 12",
     ),
-    "a default that is none": (
+    "an unknown default": (
         'default_profile = "mni"\n[profile.mini]',
         "mni mini dirigent.toml 1",
     ),
@@ -250,7 +250,7 @@ WRONG_FILES = {
         "[profile.a]\ndialect = 'yaml'",
         "lists lines json yaml",
     ),
-    "an ability that is none": (worker(OPENAI + "abilities = { image = true }"), "image images"),
+    "an unknown ability": (worker(OPENAI + "abilities = { image = true }"), "image images"),
 }
 
 

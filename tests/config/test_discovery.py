@@ -1,4 +1,4 @@
-"""What `dirigent init` finds, and the file it makes of it."""
+"""The models and keys that `dirigent init` finds, and the file that it writes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 from tests.facts import says
 
+from dirigent.config import discovery
 from dirigent.config.build import card
 from dirigent.config.discovery import (
     MODELS_PER_SERVER,
@@ -27,6 +28,7 @@ from dirigent.config.presets import presets
 
 NO_KEYS: dict[str, str] = {}
 FILE = Path("dirigent.toml")
+WEIGHTS = Path(__file__).parents[2] / "weights" / "src" / "dirigent_weights"
 
 
 @asynccontextmanager
@@ -76,7 +78,7 @@ async def test_a_closed_port_a_web_page_and_a_hanging_server_are_no_model_server
 
     async def hang(request: web.Request) -> web.StreamResponse:
         await asyncio.sleep(60)
-        raise AssertionError("nobody waits this long")
+        raise AssertionError("this wait must not end")
 
     async with serving(page) as page_port, serving(hang) as hanging_port, serving(listing()) as closed_port:
         pass_ports = {"vllm": page_port, "llama.cpp": hanging_port}
@@ -93,14 +95,31 @@ async def test_a_long_shelf_of_models_is_cut_to_a_pool() -> None:
     assert len(found.servers[0].models) == MODELS_PER_SERVER
 
 
-def test_nothing_found_gives_the_embedded_pool_in_roles() -> None:
+def test_nothing_found_gives_the_embedded_pool_in_roles_and_its_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numpy")
+    monkeypatch.setattr(discovery, "folders", lambda: [WEIGHTS])
     config = parse_config(toml_of(Machine(free_bytes=8 * 10**9)), path=FILE).config
-    assert [worker.name for worker in config.worker] == ["plain", "quick", "thinker", "programmer", "vote"]
+    assert [worker.name for worker in config.worker] == [
+        "plain",
+        "calculator",
+        "quick",
+        "thinker",
+        "programmer",
+        "vote",
+    ]
     assert {worker.weights for worker in config.worker if worker.kind == "local"} == {"qwen2.5-coder-1.5b"}
     caps = {worker.name: worker.role.max_output_tokens for worker in config.worker if worker.role}
-    assert caps == {"quick": 48, "thinker": 400, "programmer": 320}
-    assert {worker.role.temperature for worker in config.worker if worker.role} == {0.7}
-    assert {"ultra", "mini"} <= set(config.profile)
+    assert caps == {"calculator": 320, "quick": 48, "thinker": 400, "programmer": 320}
+    assert {worker.role.temperature for worker in config.worker if worker.role} == {0, 0.7}
+    profiles = {name: (profile.planner, profile.unlike) for name, profile in config.profile.items()}
+    assert profiles == {"ultra": ("learned", "program"), "mini": ("learned", "program")}
+
+
+def test_without_the_packaged_policy_a_rule_decides_and_the_file_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "folders", list)
+    text = toml_of(Machine())
+    assert says(text, "no policy decides dirigent-weights not installed")
+    assert {profile.planner for profile in parse_config(text).config.profile.values()} == {"program"}
 
 
 @pytest.mark.parametrize(
@@ -127,7 +146,7 @@ def test_where_no_program_can_be_confined_there_is_no_programmer_and_the_file_sa
     assert says(text, "programmer this machine can confine no program")
 
 
-async def test_the_machine_says_how_much_memory_is_free_and_what_the_user_asks_for() -> None:
+async def test_free_memory_comes_from_the_machine_and_a_users_value_overrides_it() -> None:
     found = await discover(environment={"DIRIGENT_POOL": "small"}, ports={})
     assert found.small
     assert found.free_bytes is None or found.free_bytes > 0
@@ -192,13 +211,13 @@ def test_the_file_says_how_to_learn_and_how_to_let_a_worker_plan() -> None:
     assert 'planner = "language"' in text, "the one line that changes ultra"
 
 
-def test_a_policy_that_fits_is_what_mini_does() -> None:
+def test_a_fitting_policy_decides_for_mini() -> None:
     text = toml_of(Machine(keys={"openai": "OPENAI_API_KEY"}), policy="policy")
     mini = parse_config(text, path=FILE).config.profile["mini"]
     assert (mini.planner, mini.policy, mini.operating_point) == ("learned", "policy", "")
 
 
-def test_measured_workers_are_chosen_by_what_was_measured() -> None:
+def test_measured_workers_are_chosen_by_their_figures() -> None:
     machine = Machine(keys={"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"})
     dear, cheap = "gpt-6.1-sol", "gpt-6-luna"
     for right, strong, mini in (

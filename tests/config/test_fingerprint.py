@@ -1,4 +1,4 @@
-"""A fingerprint names what shapes a worker's answers, and nothing else."""
+"""A fingerprint covers the settings that shape a worker's answers, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A profile with a learned policy: from a table to a run, and what keeps a policy from being used."""
+"""A profile with a learned policy: from a table to a run, and the faults that disable a policy."""
 
 from __future__ import annotations
 
@@ -103,6 +103,30 @@ async def test_a_learned_profile_plans_runs_and_says_why(configured: Callable[[s
     assert trace.reason.baseline == "strong"
     assert "kind" in trace.reason.why
     assert set(trace.reason.chosen) <= {"quick", "strong"}
+
+
+async def test_another_planner_of_the_profile_plans_for_questions_unlike_all_that_was_measured(
+    tmp_path: Path, fitted: Path
+) -> None:
+    shutil.copytree(fitted, tmp_path / "policy")
+    new = '\n[[worker]]\nname = "plain"\nkind = "scripted"\nreplies = ["Hello."]\nprice = { input = 1, output = 1 }\n'
+    (tmp_path / "dirigent.toml").write_text(WORKERS + new + LEARNED + 'unlike = "single"\nplanner_worker = "plain"\n')
+    async with open_runtime(load_config(tmp_path / "dirigent.toml")) as runtime:
+        known = await runtime.conductor("mini").run(SUM)
+        assert "plain" not in [step.worker for step in known.steps]
+        assert runtime.left_out() == {}  # the other planner may ask a worker that was not measured
+        policy = msgspec.structs.replace(Policy.load(tmp_path / "policy"), novel_above=(0.0, 0.0))
+        policy.save(tmp_path / "policy")
+        novel = await runtime.conductor("mini").run(SUM)
+        assert [step.worker for step in novel.steps] == ["plain"]
+
+
+@pytest.mark.parametrize("planner", ["learned", "language", "nobody"])
+async def test_only_a_fixed_planner_can_plan_in_a_policys_place(
+    configured: Callable[[str], Loaded], planner: str
+) -> None:
+    with pytest.raises(ConfigError, match=facts(f"unlike [profile.mini] fixed {planner}")):
+        configured(f'{WORKERS}{LEARNED}unlike = "{planner}"\n')
 
 
 async def test_a_worker_that_changed_since_it_was_measured_is_out_and_named(

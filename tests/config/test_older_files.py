@@ -1,4 +1,4 @@
-"""A dirigent.toml that an earlier version read is still read: no key has been taken away."""
+"""A dirigent.toml of an earlier version is still read: no key has been removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Roles, local workers and the sizes of a local model in the config file, and what is wrong with them."""
+"""Roles, local workers and the sizes of a local model in the config file, and the errors for faulty ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A configuration brought to life: workers, pools, conductors, and everything closed again."""
+"""The runtime of a configuration: it opens workers, pools and conductors, and closes them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_a_profile_may_narrow_and_order_the_pool() -> None:
         assert runtime.conductor("p").pool.names == ("b",)
 
 
-async def test_a_planner_outside_the_profiles_workers_is_told_from_one_that_is_not_there() -> None:
+async def test_a_planner_outside_the_profile_has_another_error_than_a_missing_one() -> None:
     narrow = TWO + '[profile.narrow]\nworkers = ["b"]\nplanner_worker = "a"\n'
     async with open_runtime(loaded(narrow)) as runtime:
         with pytest.raises(ConfigError, match=facts("planner_worker a")):
@@ -82,7 +82,7 @@ async def test_every_planner_can_take_the_place_of_a_trained_one(planner: str, w
         assert (await chosen.run("q")).answer == "B"
 
 
-async def test_what_keeps_several_workers_from_being_used_is_said_once(tmp_path: Path) -> None:
+async def test_a_problem_of_several_workers_is_reported_once(tmp_path: Path) -> None:
     local = "".join(f'[[worker]]\nname = "{n}"\nkind = "local"\nweights = "none.gguf"\n' for n in "xyz")
     async with open_runtime(loaded(TWO + local, tmp_path)) as runtime:
         assert sorted(runtime.problems) == ["x", "y", "z"]
@@ -115,7 +115,7 @@ async def test_a_missing_key_is_a_problem_until_the_worker_is_wanted(monkeypatch
             await runtime.pool["k"].ask(question())
 
 
-async def test_what_a_worker_says_of_itself_reaches_the_wire(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_workers_own_settings_reach_the_wire(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUB_KEY", "stub-key-0123456789")
     async with StubProvider(key="stub-key-0123456789") as stub:
         text = f"""
@@ -173,7 +173,7 @@ async def test_the_dialect_is_the_one_the_planning_worker_can_be_held_to() -> No
             assert planner._dialect == dialect
 
 
-def test_prices_come_from_the_vendor_and_from_nobody_for_a_server_of_ones_own() -> None:
+def test_prices_come_from_the_vendor_and_a_server_of_ones_own_has_none() -> None:
     vendor = loaded('[[worker]]\npreset = "gpt-5"').config.worker[0]
     own = loaded('[[worker]]\nname = "w"\nkind = "openai"\nmodel = "gpt-5"\nbase_url = "http://127.0.0.1:1/v1"')
     price = card(vendor).price
@@ -194,7 +194,7 @@ def test_abilities_are_the_vendors_as_corrected() -> None:
     assert {"seed", "tools"} <= card(worker).abilities
 
 
-async def test_without_a_file_the_pool_is_what_the_machine_offers(
+async def test_without_a_file_the_pool_has_the_workers_that_the_machine_offers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

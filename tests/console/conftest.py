@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -60,6 +61,53 @@ class Browser:
         """Requests that left the server."""
         own = (self.server.url, "data:", "blob:")
         return [url for url in self.requests if not url.startswith(own)]
+
+
+class Line:
+    """A connection between browser and server that can be cut and mended."""
+
+    _listener: asyncio.Server
+
+    def __init__(self) -> None:
+        self._port, self._to = 0, ""
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def to(self, server: Server) -> Server:
+        """The same server at the address of this line."""
+        self._to = server.url.removeprefix("http://")
+        await self.mend()
+        return Server(server.service, server.stub, f"http://127.0.0.1:{self._port}", server.session)
+
+    def cut(self) -> None:
+        self._listener.close()
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    async def mend(self) -> None:
+        self._listener = await asyncio.start_server(self._joined, "127.0.0.1", self._port)
+        self._port = self._listener.sockets[0].getsockname()[1]
+
+    async def _joined(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, port = self._to.split(":")
+        out, back = await asyncio.open_connection(host, int(port))
+        self._writers |= {writer, back}
+        await asyncio.gather(_piped(reader, back), _piped(out, writer))
+
+
+async def _piped(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while some := await reader.read(65536):
+            writer.write(some)
+            await writer.drain()
+    writer.close()
+
+
+@pytest.fixture
+async def line() -> AsyncIterator[Line]:
+    made = Line()
+    yield made
+    made.cut()
 
 
 Open = Callable[..., Awaitable[Browser]]

@@ -7,12 +7,21 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from dirigent.learn.cards import Card, Share
+from dirigent.learn.policy import FixedPlan, Policy
+from dirigent.limits import Limits
+from dirigent.messages import Attempt, Message, Reply, ToolCall, Usage
+from dirigent.plan.plan import Plan, Step
+from dirigent.run.trace import DraftRecord, Round, StepRecord, Trace
 from dirigent.store.keys import Caller, create_key, revoke_key
-from tests.console.conftest import Browser, Open
+from tests.console.conftest import Browser, Line, Open
+from tests.console.long_runs import long_conversation, many_steps
 from tests.console.test_screens import compared, furnish, learned
 from tests.serve.conftest import Server, Start
+from tests.serve.test_learning import a_selector
 from tests.serve.test_runs_api import watched
 
 pytestmark = pytest.mark.system
@@ -63,7 +72,7 @@ async def test_signing_out_leaves_nothing_behind(start: Start, browse: Open) -> 
     assert await browser.page.context.cookies() == []
 
 
-async def test_what_is_for_admins_is_not_in_a_callers_menu(start: Start, browse: Open) -> None:
+async def test_pages_for_admins_are_not_in_a_callers_menu(start: Start, browse: Open) -> None:
     server = await start(keys_required=True)
     made = await create_key(server.service.store, Caller("", label="team"))
     browser = await browse(server)
@@ -84,7 +93,7 @@ async def test_a_plan_is_edited_before_it_is_paid_and_lights_up(server: Server, 
     await page.get_by_label("Plan first").check()
     await ask(browser, "Why does it fail?", button="Plan")
     await page.get_by_text("Plan, not paid yet").wait_for()
-    assert [call.model for call in server.stub.calls] == ["boss"]  # nobody but the planner was asked
+    assert [call.model for call in server.stub.calls] == ["boss"]  # only the planner was asked
     nodes = page.locator(".svelte-flow__node")
     assert await nodes.count() == 3
     await page.get_by_role("log").click()
@@ -157,7 +166,7 @@ async def test_graph_and_waterfall_share_one_selection(server: Server, browse: O
     assert browser.faults == []
 
 
-async def test_a_fork_pays_only_what_is_after_and_stands_beside_the_run(server: Server, browse: Open) -> None:
+async def test_a_fork_pays_only_later_steps_and_is_shown_beside_the_run(server: Server, browse: Open) -> None:
     id = (await furnish(server))[0]
     calls = len(server.stub.calls)
     browser = await browse(server)
@@ -227,9 +236,11 @@ async def test_the_operating_point_is_dragged_along_the_front_and_switched(
     await front.focus()
     await page.keyboard.press("ArrowRight")
     assert "83.0% right" in str(await front.get_attribute("aria-valuetext"))
-    await page.get_by_role("cell", name="97%").wait_for()  # a worker by kind of question
-    await page.get_by_text("gym.json").click()
-    await page.get_by_role("cell", name="conductor", exact=True).wait_for()
+    await page.get_by_text("All figures").click()
+    for name in ("alpha", "beta ×3", "vote of the best 2", "conductor (gym.json)"):
+        await page.get_by_role("row", name=name).first.wait_for()
+    await page.get_by_text("gym.json", exact=True).click()
+    await page.get_by_role("row", name="conductor-language").wait_for()
     await page.get_by_text("dev/accuracy").wait_for()
     assert browser.faults == []
 
@@ -274,7 +285,7 @@ async def counted(rows: Any, count: int) -> None:
     raise AssertionError(f"{await rows.count()} rows, not {count}")
 
 
-async def test_a_conversation_goes_on_and_its_cost_is_in_view(server: Server, browse: Open) -> None:
+async def test_a_conversation_continues_and_shows_its_cost(server: Server, browse: Open) -> None:
     browser = await browse(server)
     page = browser.page
     await browser.open("/play")
@@ -312,7 +323,7 @@ async def test_files_and_images_are_attached(server: Server, browse: Open, tmp_p
     assert "image/png;base64" in sent
 
 
-async def test_a_run_is_stopped_and_what_failed_says_so(server: Server, browse: Open) -> None:
+async def test_a_run_is_stopped_and_failures_are_shown(server: Server, browse: Open) -> None:
     browser = await browse(server)
     page = browser.page
     await browser.open("/play")
@@ -326,21 +337,69 @@ async def test_a_run_is_stopped_and_what_failed_says_so(server: Server, browse: 
     await page.get_by_role("alert").get_by_text("does not").wait_for()
 
 
-async def test_a_reconnect_in_mid_stream_loses_nothing(server: Server, browse: Open) -> None:
-    browser = await browse(server)
+async def test_a_reconnect_in_mid_stream_loses_nothing(server: Server, browse: Open, line: Line) -> None:
+    browser = await browse(await line.to(server))
     page = browser.page
     server.stub.chunk_delay_s = 0.25
     await browser.open("/play")
     await page.get_by_label("Model").select_option("worker/alpha")
     await ask(browser, "Slowly?")
     await page.get_by_text("alpha looked").first.wait_for()
-    await page.context.set_offline(True)
-    await page.wait_for_timeout(300)
-    await page.context.set_offline(False)
-    await page.reload()
+    line.cut()
+    await page.get_by_text("the connection was lost").wait_for()
+    await line.mend()
+    await page.get_by_text("1 step").first.wait_for()
+    assert "the second cause" in await page.get_by_role("log").inner_text()
+    await page.reload()  # a new page goes on with the conversation too
     await page.get_by_text("1 step").first.wait_for()
     assert "the second cause" in await page.get_by_role("log").inner_text()
     assert len(server.stub.calls) == 1
+
+
+async def test_the_pool_shows_right_answers_by_worker_and_kind(
+    start: Start, browse: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = await browse(await learned(start, tmp_path, monkeypatch))
+    await browser.open("/pool")
+    await browser.page.get_by_role("heading", name="Right answers by kind").wait_for()
+    cell = browser.page.get_by_role("cell", name="97%")
+    assert "on 60 questions" in str(await cell.get_attribute("title"))
+    assert browser.faults == []
+
+
+async def test_runs_appear_while_they_work_and_the_list_comes_back_after_a_lost_connection(
+    server: Server, browse: Open, line: Line
+) -> None:
+    browser = await browse(await line.to(server))
+    page = browser.page
+    await browser.open("/runs")
+    await page.get_by_text("No runs yet").wait_for()
+    server.stub.delay_s = 1.0
+    waiting = asyncio.ensure_future(server.chat("Who is it?", model="worker/alpha"))
+    await page.get_by_test_id("under-way").get_by_text("Who is it?").wait_for()
+    await waiting
+    await page.get_by_test_id("runs").get_by_text("Who is it?").wait_for()
+    await page.get_by_test_id("under-way").wait_for(state="detached")
+    server.stub.delay_s = 0
+    line.cut()
+    await page.get_by_text("The connection was lost").wait_for()
+    await server.chat("Meanwhile?", model="worker/alpha")
+    await line.mend()
+    await page.get_by_test_id("runs").get_by_text("Meanwhile?").wait_for()
+    assert await page.get_by_text("The connection was lost").count() == 0
+
+
+async def test_a_run_is_shown_again_from_its_record(server: Server, browse: Open) -> None:
+    id = (await furnish(server))[0]
+    calls = len(server.stub.calls)
+    browser = await browse(server)
+    page = browser.page
+    await browser.open(f"/run/{id}")
+    await page.get_by_role("button", name="Replay").click()
+    await page.locator(".step.running").first.wait_for()
+    await page.get_by_text("gives the same answer").wait_for()
+    assert await page.locator(".step.done").count() == 3
+    assert len(server.stub.calls) == calls
 
 
 async def test_a_worker_is_switched_off_and_on(server: Server, browse: Open) -> None:
@@ -356,7 +415,7 @@ async def test_a_worker_is_switched_off_and_on(server: Server, browse: Open) -> 
     assert (await server.chat(model="worker/beta")).status == 200
 
 
-async def test_spending_is_shown_by_what_the_reader_chooses(server: Server, browse: Open) -> None:
+async def test_spending_is_shown_by_the_chosen_group(server: Server, browse: Open) -> None:
     await furnish(server)
     browser = await browse(server)
     page = browser.page
@@ -428,19 +487,52 @@ async def test_a_run_with_long_replies_is_drawn(server: Server, browse: Open) ->
     await browser.page.get_by_role("heading", name="Answer").wait_for()
 
 
+async def test_forty_steps_in_two_rounds_are_one_picture_within_the_page(server: Server, browse: Open) -> None:
+    trace = many_steps(28, 12)
+    await server.service.store.save(trace, key_id="local")
+    browser = await browse(server, viewport={"width": 390, "height": 844})
+    page = browser.page
+    await browser.open(f"/run/{trace.id}")
+    await page.locator(".svelte-flow__node").nth(39).wait_for()
+    assert await page.get_by_role("group", name="Steps over time").get_by_role("button").count() == 40
+    boxes = await page.evaluate(
+        "[...document.querySelectorAll('.svelte-flow__node')].map((node) => { const b = node.getBoundingClientRect();"
+        " return [b.left, b.top, b.right, b.bottom]; })"
+    )
+    for i, one in enumerate(boxes):
+        for other in boxes[:i]:
+            assert one[0] >= other[2] or other[0] >= one[2] or one[1] >= other[3] or other[1] >= one[3]
+    await page.get_by_role("button", name="step 33 ").click()
+    await page.locator('.svelte-flow__node[data-id="33"] .selected').wait_for()
+    assert await page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert browser.faults == []
+
+
 async def test_a_conversation_of_2000_messages_scrolls_to_its_end(server: Server, browse: Open) -> None:
-    messages = [{"role": ("user", "assistant")[i % 2], "content": f"message {i} " + "words " * 30} for i in range(1999)]
-    id = (await server.chat(messages)).object["dirigent"]["trace_id"]
+    trace = long_conversation(1_999)
+    await server.service.store.save(trace, key_id="local")
     browser = await browse(server)
-    await browser.open(f"/run/{id}")
-    box = browser.page.locator(".conversation")
-    await box.wait_for()
-    last = box.get_by_text("message 1998 ", exact=False)
-    await last.scroll_into_view_if_needed()
-    place, frame = await last.bounding_box(), await box.bounding_box()
-    assert place is not None
+    await browser.open(f"/run/{trace.id}")
+    box = browser.page.get_by_role("group", name="Conversation")
+    await box.get_by_text("message 0:").wait_for()
+    assert await box.locator("article").count() < 60  # the others are not in the page
+    await box.focus()
+    for _ in range(30):  # heights are known when rows are drawn, so the end moves a few times
+        await browser.page.keyboard.press("End")
+        await browser.page.wait_for_timeout(200)
+        if await box.get_by_text("So it is.").count():
+            break
+    await box.get_by_text("message 1998:").wait_for()
+    await box.get_by_text("So it is.").wait_for()  # the answer is the last message
+    assert await box.locator("article").count() < 60
+    await browser.page.keyboard.press("End")
+    await browser.page.wait_for_timeout(300)
+    answer = await box.get_by_text("So it is.").bounding_box()
+    frame = await box.bounding_box()
+    assert answer is not None
     assert frame is not None
-    assert frame["y"] <= place["y"] < frame["y"] + frame["height"]
+    assert frame["y"] <= answer["y"] < frame["y"] + frame["height"]
+    assert browser.faults == []
 
 
 # ---- attacks ----------------------------------------------------------------------------------------------
@@ -505,6 +597,82 @@ async def test_200_payloads_in_every_field_do_nothing(server: Server, browse: Op
     assert browser.elsewhere == []
 
 
+async def test_200_payloads_in_names_errors_labels_and_reports_do_nothing(
+    start: Start, browse: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = await learned(start, tmp_path, monkeypatch)
+    store = server.service.store
+    every = "\n\n".join(PAYLOADS)
+    groups = [PAYLOADS[i : i + 20] for i in range(0, len(PAYLOADS), 20)]
+    for number, group in enumerate(groups):
+        await store.save(poisoned(group, id=f"poison{number}"), key_id="local")
+    policy = Policy.load(tmp_path / "policy")
+    fixed = tuple(FixedPlan(payload, 0.7, 0.001 + i / 1e6, 2, 0, 0, 0) for i, payload in enumerate(PAYLOADS))
+    msgspec.structs.replace(policy, why=every, fixed=fixed).save(tmp_path / "policy", a_selector())
+    share = Share("", 0.5, 0.4, 0.6, 10)
+    kinds = tuple(msgspec.structs.replace(share, kind=payload) for payload in PAYLOADS)
+    server.service.runtime.cards = {"alpha": Card("alpha", "", "", share, kinds)}
+    row = {"n": 1, "accuracy": 1, "interval": [0, 1], "calls": 1, "cost_usd": 1, "seconds_p50": 1, "failed": 0}
+    report = {"date": PAYLOADS[0], "commit": PAYLOADS[1], "complete": True, "verdict": every}
+    report |= {"planners": dict.fromkeys(PAYLOADS, row)}
+    (tmp_path / "reports" / "<img src=x onerror=alert(1)>.json").write_text(json.dumps(report))
+    training = tmp_path / "reports" / "<img src=x onerror=parent.pwned=1>"
+    training.mkdir()
+    (training / "metrics.jsonl").write_text(json.dumps({f"{PAYLOADS[1].replace('/', '')}/reward": 1}))
+    for payload in PAYLOADS:
+        made = await create_key(store, Caller("", label=payload, role="admin", region=payload, budget_day_usd=1.0))
+    browser = await browse(server)
+    page = browser.page
+    page.on("dialog", lambda dialog: browser.faults.append(f"dialog {dialog.message}"))
+    await browser.open("/runs")
+    await page.get_by_label("API key").fill(made.text)
+    await page.get_by_role("button", name="Sign in").click()
+    await page.get_by_test_id("runs").wait_for()
+    browser.faults.clear()  # the 401 before the sign-in
+    for path in (*(f"/{name}" for name in PAGES), "/spend?by=key"):
+        await browser.open(path)
+        await page.wait_for_timeout(400)
+        for closed in await page.locator("summary").all():
+            await closed.click()
+    for number, group in enumerate(groups):
+        await browser.open(f"/run/poison{number}")
+        await page.get_by_role("heading", name="Conversation").wait_for()
+        await page.locator("summary").first.click()
+        for _ in group:
+            await page.keyboard.press("k")
+            for tab in ("Messages", "Attempts", "Reply"):
+                await page.get_by_role("tab", name=tab).click()
+    assert await page.evaluate("window.pwned") is None
+    assert browser.faults == []
+    assert browser.elsewhere == []
+
+
+def poisoned(payloads: list[str], *, id: str) -> Trace:
+    """A run whose every text is a payload: names of workers, subtasks, replies, messages, errors, notes."""
+    every = "\n\n".join(payloads)
+    records, steps = [], []
+    for i, payload in enumerate(payloads):
+        access = (i - 1,) if i else ()
+        call = ToolCall(payload, payload, payload)
+        message = Message("user", payload, name=payload)
+        records.append(
+            StepRecord(
+                i, payload, payload, access, messages=(message,), error=payload, planned_worker=payload,
+                reply=Reply(payload, reasoning=payload, model=payload, tool_calls=(call,)),
+                ended_s=i + 1.0, started_s=i,
+                attempts=(Attempt(payload, 1.0, Usage(1, 1), error=payload),), tool_traffic=(message,),
+            )
+        )  # fmt: skip
+        steps.append(Step(payload, payload, access))
+    attempt = Attempt(payloads[0], 1.0, error=payloads[1])
+    draft = DraftRecord(every, every, "json", messages=(Message("user", every),), attempts=(attempt,), error=every)
+    return Trace(
+        id, "2026-11-19T10:00:00.000000Z", (Message("user", every, name=payloads[2]), Message("assistant", every)), (),
+        Limits(), payloads[3], payloads[4], (Round((draft,), Plan(tuple(steps)), tuple(records)),), "failed", every,
+        error=every, conversation=payloads[5], notes=tuple(payloads), seconds=20.0,
+    )  # fmt: skip
+
+
 async def test_another_origin_gets_no_cookie_no_answer_and_no_frame(start: Start, browse: Open) -> None:
     from aiohttp import web
 
@@ -563,14 +731,20 @@ async def test_another_origin_gets_no_cookie_no_answer_and_no_frame(start: Start
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-async def test_axe_finds_nothing_serious_on_any_page(server: Server, browse: Open, theme: str) -> None:
+async def test_axe_finds_nothing_serious_on_any_page(
+    start: Start, browse: Open, theme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not AXE.exists():
         pytest.skip("needs axe-core: npm ci --prefix web")
+    server = await learned(start, tmp_path, monkeypatch)
     ids = await furnish(server)
     comparison = await compared(server)
+    forty = many_steps(28, 12)
+    await server.service.store.save(forty, key_id="local")
     browser = await browse(server, color_scheme=theme, bypass_csp=True)
     serious = []
-    for path in (*(f"/{name}" for name in PAGES), f"/run/{ids[0]}", f"/run/{ids[0]}?fork=2", f"/compare/{comparison}"):
+    runs = (f"/run/{ids[0]}", f"/run/{ids[0]}?fork=2", f"/run/{forty.id}", "/learning/set/dates")
+    for path in (*(f"/{name}" for name in PAGES), *runs, f"/compare/{comparison}"):
         await browser.page.goto("about:blank")
         await browser.open(path)
         await browser.page.wait_for_timeout(500)

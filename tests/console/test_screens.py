@@ -17,6 +17,7 @@ import pytest
 from dirigent.config.runtime import Runtime
 from dirigent.learn.cards import Card, Share
 from tests.console.conftest import Browser, Open, orchestra
+from tests.console.long_runs import many_steps
 from tests.serve.conftest import CONFIG, Server, Start
 from tests.serve.test_learning import RESULTS, a_policy, a_selector
 from tests.serve.test_runs_api import watched
@@ -134,8 +135,6 @@ async def test_every_page_is_drawn_without_a_fault_and_within_its_width(
     folder = Path(os.environ.get("SCREENS", str(tmp_path)))
     if "SCREENS" in os.environ:  # times as people know them
         server.stub.delay_s, server.stub.chunk_delay_s = 0.6, 0.02
-    ids = await furnish(server)
-    comparison = await compared(server)
     page = browser.page
 
     async def shoot(name: str) -> None:
@@ -144,9 +143,15 @@ async def test_every_page_is_drawn_without_a_fault_and_within_its_width(
         assert wide <= 0, f"{name}: {wide} pixels too wide"
         await page.screenshot(path=folder / f"{name}-{size}-{theme}.png")
 
+    for name, waits in (("play", "Ask something, and see"), ("runs", "No runs yet"), ("spend", "Nothing was spent")):
+        await browser.open(f"/{name}")
+        await page.get_by_text(waits).wait_for()
+        await shoot(f"{name}-empty")
+    ids = await furnish(server)
+    comparison = await compared(server)
+    forty = many_steps(28, 12)
+    await server.service.store.save(forty, key_id="local")
     await browser.open("/play")
-    await page.get_by_text("Ask something, and see").wait_for()
-    await shoot("play-empty")
     await page.get_by_label("Question", exact=True).fill(QUESTIONS[0])
     await page.get_by_label("Plan first").check()
     await page.get_by_role("button", name="Plan", exact=True).click()
@@ -162,6 +167,7 @@ async def test_every_page_is_drawn_without_a_fault_and_within_its_width(
         ("run", f"/run/{ids[0]}", "Conversation"),
         ("fork", f"/run/{ids[0]}?fork=2", "Fork from step 2"),
         ("run-rounds", f"/run/{ids[3]}", "Conversation"),
+        ("forty-steps", f"/run/{forty.id}", "Conversation"),
         ("compare", f"/compare/{comparison}", "is better"),
         ("compare-new", "/compare", "Hide the names"),
         ("pool", "/pool", "Models you can ask"),

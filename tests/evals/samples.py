@@ -1,4 +1,4 @@
-"""Small things that the tests of the evaluation share: tasks, outcomes, pools."""
+"""Tasks, outcomes and pools that tests of the evaluation share."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ RUNNING = ("record", "concurrency", "budget", "commit", "date", "keep", "observe
 
 
 async def evaluate_live(questions: Questions, planners: Sequence[str], pool: Pool, **given: Any) -> Report:
-    """Planners over a live pool; what is given belongs to the field or to the run."""
+    """Planners over a live pool; the options belong to the field or to the run."""
     running = {name: given.pop(name) for name in RUNNING if name in given}
     return await evaluate(LiveField(questions, pool, **given), planners, **running)
 

@@ -1,4 +1,4 @@
-"""Sums asked of a strong worker and a cheap one, for the tests of votes that are to cost as much as a conductor."""
+"""Sums for a strong worker and a cheap one, for tests of votes that cost as much as a conductor."""
 
 from __future__ import annotations
 

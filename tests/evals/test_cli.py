@@ -1,4 +1,4 @@
-"""`dirigent eval` as a person or a program calls it."""
+"""`dirigent eval` as people and programs call it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_json_is_the_report_and_nothing_else_on_stdout(tmp_path: Path) -> None:
     assert json.loads(printed) == json.loads((tmp_path / "r.json").read_text())
 
 
-def test_resuming_goes_on_and_may_add_a_planner(tmp_path: Path) -> None:
+def test_resuming_continues_and_may_add_a_planner(tmp_path: Path) -> None:
     out = ("--out", str(tmp_path / "r.json"))
     run("--planners", "random", *out)
     _, progress = run("--planners", "random,right", "--resume", *out)
@@ -53,13 +53,13 @@ def test_resuming_with_other_questions_is_refused(tmp_path: Path) -> None:
     assert says(said, "seed '1' '2'")
 
 
-def test_the_default_place_is_named_after_what_was_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_path_is_named_after_the_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run("--planners", "random")
     assert (tmp_path / "reports" / "gym-test-1.json").exists()
 
 
-def test_a_cap_on_cost_stops_and_says_so(tmp_path: Path) -> None:
+def test_a_cost_cap_stops_the_evaluation_and_is_reported(tmp_path: Path) -> None:
     table, said = run("--planners", "random", "--max-cost", "0", "--out", str(tmp_path / "r.json"), code=1)
     assert says(said, "$0")
     assert "incomplete" in table
@@ -78,7 +78,7 @@ def test_a_cap_on_cost_stops_and_says_so(tmp_path: Path) -> None:
         (("--limit", "0"), "limit 1 0"),
     ],
 )
-def test_what_cannot_be_evaluated_is_one_line_and_exit_code_2(
+def test_an_impossible_evaluation_is_one_line_and_exit_code_2(
     arguments: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     _, said = run("--out", str(tmp_path / "r.json"), *arguments, code=2)
@@ -96,7 +96,7 @@ def test_traces_are_kept_when_asked_for(tmp_path: Path, monkeypatch: pytest.Monk
     assert line["trace_id"][:8] in listed.stdout
 
 
-def test_without_a_terminal_a_slow_planner_says_how_far_it_is(
+def test_without_a_terminal_a_slow_planners_progress_is_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)

@@ -1,4 +1,4 @@
-"""The page about evaluation says what there is: its programs run and its tables are complete."""
+"""The page about evaluation is complete: its programs run and its tables name everything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every entry answers every question once, whatever happens in between."""
+"""Every entry answers every question once, also after faults, kills and resumes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_each_entry_answers_each_question_and_is_graded() -> None:
     ]
 
 
-async def test_an_outcome_tells_what_its_trace_tells() -> None:
+async def test_an_outcome_has_the_facts_of_its_trace() -> None:
     traces: dict[str, Trace] = {}
 
     async def keep(trace: Trace) -> None:
@@ -62,7 +62,7 @@ async def test_an_outcome_tells_what_its_trace_tells() -> None:
     assert found.seconds == trace.seconds
 
 
-async def test_a_draft_that_is_no_plan_is_a_wrong_answer_and_nobody_is_asked() -> None:
+async def test_a_draft_that_is_not_a_plan_is_a_wrong_answer_and_no_worker_is_asked() -> None:
     worker = adder()
     entries = [Entry("garbled", lambda task, pool: Written("no plan at all", name="garbled"))]
     (found,) = await outcomes_of(worker, entries=entries, n=1)
@@ -70,7 +70,7 @@ async def test_a_draft_that_is_no_plan_is_a_wrong_answer_and_nobody_is_asked() -
     assert worker.calls == 0
 
 
-async def test_a_worker_that_fails_costs_the_question_and_is_told_apart_from_a_wrong_answer() -> None:
+async def test_a_failing_worker_costs_the_question_and_differs_from_a_wrong_answer() -> None:
     broken = Scripted(WorkerError("down"), name="broken", price=PRICE)
     (found,) = await outcomes_of(broken, entries=[single("broken")], n=1)
     assert (found.correct, found.failed, found.valid) == (False, True, True)
@@ -89,7 +89,7 @@ async def test_repeats_of_a_question_have_seeds_of_their_own_that_every_planner_
     assert noise_seed(1, sums(1)[0], 0) != noise_seed(2, sums(1)[0], 0)
 
 
-async def test_no_more_questions_are_asked_at_a_time_than_told() -> None:
+async def test_no_more_questions_are_asked_at_a_time_than_set() -> None:
     at_once, most = 0, 0
 
     async def counted(request: object) -> str:
@@ -105,7 +105,7 @@ async def test_no_more_questions_are_asked_at_a_time_than_told() -> None:
     assert most == 3
 
 
-async def test_an_entry_is_asked_only_what_it_wants_and_may_have_a_pool_of_its_own() -> None:
+async def test_an_entry_is_asked_only_its_questions_and_may_have_its_own_pool() -> None:
     own = adder()
     entry = Entry(
         "picky",
@@ -124,7 +124,7 @@ async def test_the_observer_sees_every_outcome_with_the_whole_in_view() -> None:
     assert [event.total for event in seen if isinstance(event, Evaluated)] == [4] * 4
 
 
-async def test_when_the_money_runs_out_what_was_done_stays_and_the_rest_is_left() -> None:
+async def test_when_the_money_runs_out_finished_questions_stay_and_the_rest_is_not_asked() -> None:
     seen: list[Event] = []
     dear = Scripted("1", name="dear", price=Price(output=1_000_000.0), usage=Usage(output_tokens=1))
     budget = Budget(max_cost_usd=40.0)
@@ -148,9 +148,7 @@ async def test_a_cap_on_cost_refuses_a_worker_without_a_price() -> None:
         ([single("adder")], {"concurrency": 0}, "concurrency 1 0"),
     ],
 )
-async def test_what_cannot_be_evaluated_is_refused(
-    entries: list[Entry], settings: dict[str, object], message: str
-) -> None:
+async def test_impossible_entries_are_refused(entries: list[Entry], settings: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=facts(message)):
         await outcomes_of(adder(), entries=entries, **settings)
 
@@ -187,7 +185,7 @@ asyncio.run(main())
 """
 
 
-async def test_after_a_kill_only_what_was_not_finished_is_asked(
+async def test_after_a_kill_only_unfinished_questions_are_asked(
     tmp_path: Path, wait_until: Callable[..., Awaitable[None]]
 ) -> None:
     path, root = tmp_path / "o.jsonl", Path(__file__).parents[2]
@@ -212,7 +210,7 @@ async def test_a_worker_that_never_sees_the_question_is_asked_it_as_its_subtask(
     assert blind.requests[0].messages[-1].text == "0 + 1"
 
 
-async def test_alone_with_nobody_there_says_who_is() -> None:
+async def test_the_error_for_a_missing_single_worker_names_the_pools_workers() -> None:
     (found, *_) = await outcomes_of(adder(), entries=[Entry("alone", lambda task, pool: Single("zoe"))])
     assert (found.valid, says(found.error, "zoe adder")) == (False, True)
 

@@ -1,4 +1,4 @@
-"""Equal cost: sizes worked by hand, and votes that come to cost what the conductor did on the same questions."""
+"""Equal cost: sizes worked by hand, and votes that cost as much as the conductor on the same questions."""
 
 from __future__ import annotations
 
@@ -68,9 +68,7 @@ def test_costs_are_equal_within_a_twentieth_and_unknown_ones_never() -> None:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("planners", [ALL, ALL[1:]])
-async def test_votes_come_to_cost_what_the_conductor_did_on_the_same_questions(
-    seed: int, planners: tuple[str, ...]
-) -> None:
+async def test_votes_cost_as_much_as_the_conductor_on_the_same_questions(seed: int, planners: tuple[str, ...]) -> None:
     report = await report_of(*planners, workers=pool(seed=seed))
     target_usd = report.planners["conductor"].cost_usd_per_question
     for name in ("vote", "self-moa"):
@@ -82,7 +80,7 @@ async def test_votes_come_to_cost_what_the_conductor_did_on_the_same_questions(
     assert report.planners["conductor"].versus_equal_cost is not None
 
 
-async def test_every_form_of_a_report_says_what_the_vote_really_cost() -> None:
+async def test_every_form_of_a_report_states_the_votes_real_cost() -> None:
     report = await report_of(*ALL)
     ratio = report.sizes["vote"].ratio
     for text in (as_table(report), as_markdown(report), as_html(report)):
@@ -92,7 +90,7 @@ async def test_every_form_of_a_report_says_what_the_vote_really_cost() -> None:
     assert says(report.notes["vote"], f"strong {report.sizes['vote'].samples:.3g} {ratio:.2f} conductor")
 
 
-async def test_only_whoever_cost_as_much_is_compared_at_equal_cost() -> None:
+async def test_only_planners_of_equal_cost_are_compared_at_equal_cost() -> None:
     report = await report_of(*ALL, "cheapest")
     assert report.planners["cheapest"].versus_best is not None
     assert report.planners["cheapest"].versus_equal_cost is None
@@ -127,7 +125,7 @@ async def test_a_row_without_a_difference_at_equal_cost_is_explained_below_the_t
         (ALL, "Answer. | cheap 1 | -", pool(strong=Price()), "strong"),
     ],
 )
-async def test_what_cannot_be_sized_takes_its_usual_samples_and_says_why(
+async def test_a_vote_that_cannot_be_sized_takes_its_usual_samples_and_gives_the_reason(
     planners: tuple[str, ...], plan: str, workers: Pool, why_not: str
 ) -> None:
     report = await report_of(*planners, plan=plan, workers=workers, tasks=TASKS[:6])
@@ -140,7 +138,7 @@ async def test_what_cannot_be_sized_takes_its_usual_samples_and_says_why(
     assert all(row.versus_equal_cost is None for name, row in report.planners.items() if name != "self-moa")
 
 
-async def test_a_measure_cheaper_than_one_call_makes_equality_impossible_and_the_report_says_so() -> None:
+async def test_a_measure_cheaper_than_one_call_makes_equality_impossible_and_is_reported() -> None:
     report = await report_of(*ALL, plan="Answer. | cheap 1 | -")
     for name in ("vote", "self-moa"):
         sizing = report.sizes[name]
@@ -159,7 +157,7 @@ async def test_a_measure_dearer_than_the_longest_vote_is_said_to_be() -> None:
     assert says(as_table(report), f"vote {report.sizes['vote'].ratio:.2f}")
 
 
-async def test_a_named_number_of_samples_is_nobodys_cost() -> None:
+async def test_a_named_number_of_samples_is_not_sized_by_cost() -> None:
     report = await report_of("best", "vote:3", "self-moa:2", "conductor", tasks=TASKS[:4])
     assert report.sizes == {}
     assert report.planners["vote:3"].steps == 4.0

@@ -1,4 +1,4 @@
-"""Sized votes as an evaluation goes: task by task, told as they come, cut for want of money, killed and resumed."""
+"""Sized votes in whole evaluations: task by task, with progress, cut by the cap, killed and resumed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def tasks_of(report: Report, name: str) -> dict[str, Sizing]:
 
 
 @pytest.mark.parametrize("planners", [ALL, ALL[1:]])
-async def test_of_several_tasks_each_is_sized_by_what_the_measure_cost_on_it(planners: tuple[str, ...]) -> None:
+async def test_each_of_several_tasks_is_sized_by_the_measures_cost_on_it(planners: tuple[str, ...]) -> None:
     report = await report_of_two(*planners)
     for name in ("vote", "self-moa"):
         assert list(tasks_of(report, name)) == list(report.by_task) == ["sums", "words"]
@@ -102,7 +102,7 @@ async def test_one_task_alone_has_nothing_to_tell_by_task() -> None:
     assert "by_task" not in json.loads(as_json(report))["sizes"]["vote"]
 
 
-async def test_progress_is_told_of_all_the_questions_though_they_are_asked_in_rounds() -> None:
+async def test_progress_counts_all_questions_though_they_are_asked_in_rounds() -> None:
     seen: list[Event] = []
     await report_of(*ALL, tasks=TASKS[:20], seen=seen)
     votes = [event for event in seen if isinstance(event, Evaluated) and event.outcome.planner == "vote"]
@@ -151,7 +151,7 @@ async def test_a_resumed_evaluation_gives_the_same_sizes_and_pays_nothing_twice(
     assert resumed.sizes == whole.sizes
 
 
-async def test_where_the_money_runs_out_before_the_measure_is_done_nobody_is_sized_until_it_is(tmp_path: Path) -> None:
+async def test_if_the_money_runs_out_before_the_measure_ends_no_vote_is_sized(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     with Record.open(path, {}) as record:
         cut = await report_of(*ALL, record=record, budget=Budget(max_cost_usd=0.03))
@@ -165,7 +165,7 @@ async def test_where_the_money_runs_out_before_the_measure_is_done_nobody_is_siz
     assert whole.sizes["vote"].ratio == pytest.approx(1.0, abs=0.05)
 
 
-async def test_where_the_money_runs_out_among_the_votes_no_ratio_is_told() -> None:
+async def test_if_the_money_runs_out_among_the_votes_no_ratio_is_reported() -> None:
     whole = await report_of("vote", "conductor")
     spent_usd = whole.fit["cost_usd"] + 1.5 * (whole.planners["conductor"].cost_usd or 0.0)
     cut = await report_of("vote", "conductor", budget=Budget(max_cost_usd=spent_usd))

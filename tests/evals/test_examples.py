@@ -47,7 +47,7 @@ def test_a_planner_that_never_differs_from_the_best_worker_shows_its_longest_pla
 
 
 @pytest.mark.parametrize("kind", ["gpqa", "bbh", "bbh_navigate", "GPQA-Diamond"])
-def test_whoever_wrote_no_plan_or_was_asked_only_what_is_withheld_shows_none(kind: str) -> None:
+def test_a_planner_without_a_plan_or_with_withheld_questions_shows_no_example(kind: str) -> None:
     secret = [Task("s", "of a set that is withheld", "A", kind=kind)]
     found = [outcome("moa", "s"), outcome("language", "0", plan=None)]
     assert examples(found, [*TASKS, *secret], ["moa", "language", "late"]) == ()

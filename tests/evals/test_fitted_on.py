@@ -1,4 +1,4 @@
-"""The questions that learned baselines were fitted on have a name, and a report says it."""
+"""The questions that learned baselines were fitted on have a digest, and reports name it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.gym.evals.samples import evaluate_gym
 TASKS = [Task("1", "How much is 1 + 1?", "2"), Task("2", "Wer bist du? ä", "ich")]
 
 
-def test_the_name_is_a_hash_of_ids_texts_and_answers_that_anybody_can_compute() -> None:
+def test_the_name_is_a_hash_of_ids_texts_and_answers() -> None:
     text = json.dumps([[t.id, t.question, t.answer] for t in TASKS], ensure_ascii=False, separators=(",", ":"))
     assert fitted_on(TASKS) == f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 

@@ -1,4 +1,4 @@
-"""What planners are chosen and fitted on: under which limits it is tried, what it cost, and that it stands."""
+"""The trials that planners are chosen and fitted on: their limits, their cost, and their permanence."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_masrouter_is_not_taught_that_large_teams_are_wrong_where_plans_ar
     assert all(outcome.correct for outcome in tried)
 
 
-async def test_a_plan_that_fitting_draws_twice_is_paid_and_told_once() -> None:
+async def test_a_plan_that_fitting_draws_twice_is_paid_and_reported_once() -> None:
     pytest.importorskip("numpy")
     record, names = Kept(), ["best", "masrouter"]
     pool = Pool([Scripted("The answer is 1.", name="a", price=PRICE)])  # of one worker, plans come again soon
@@ -68,7 +68,7 @@ async def test_a_plan_that_fitting_draws_twice_is_paid_and_told_once() -> None:
     assert report.fit["cost_usd"] == pytest.approx(_fit_usd(record), rel=1e-9)
 
 
-async def test_whoever_was_chosen_before_an_outage_ended_answers_the_resumed_test_too() -> None:
+async def test_the_planner_chosen_during_an_outage_answers_the_resumed_test_too() -> None:
     down = True
 
     def strong(text: str) -> str:
@@ -88,7 +88,7 @@ async def test_whoever_was_chosen_before_an_outage_ended_answers_the_resumed_tes
     assert again.planners["knn"].accuracy == 0.25
 
 
-async def test_before_anybody_chosen_has_answered_what_was_lost_is_asked_again() -> None:
+async def test_lost_runs_are_asked_again_before_a_chosen_planner_has_answered() -> None:
     record = Kept()
     lost = Outcome("single:strong", QUESTIONS.fit[0].id, error="gone", error_kind="WorkerError", kind="sums")
     record.add(lost)

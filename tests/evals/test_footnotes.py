@@ -1,4 +1,4 @@
-"""What stands beside the tables: how many questions ran at a time, and whom a row is not about."""
+"""The notes beside the tables: the number of parallel questions, and the limits of rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dirigent.evals.metrics import Figures, figures
 from dirigent.evals.page import as_html
 from dirigent.evals.questions import Questions
 from dirigent.evals.report import Report, as_json, as_markdown, as_table
-from dirigent.evals.tables import offered_note, planning_note, standing_note, times_note
+from dirigent.evals.tables import offered_note, planning_note, times_note, unchanged_rounds_note
 from dirigent.tasks import Task
 from dirigent.workers.pool import Pool
 from dirigent.workers.scripted import Scripted
@@ -40,7 +40,7 @@ async def live_report(*, concurrency: int) -> Report:
 
 
 @pytest.mark.parametrize("concurrency", [3, 5])
-async def test_beside_times_stands_how_many_questions_ran_at_a_time(concurrency: int) -> None:
+async def test_a_note_on_times_names_the_number_of_parallel_questions(concurrency: int) -> None:
     for report in (
         await gym_report("right", "each", concurrency=concurrency),
         await live_report(concurrency=concurrency),
@@ -48,17 +48,17 @@ async def test_beside_times_stands_how_many_questions_ran_at_a_time(concurrency:
         said = times_note(report.recipe)
         assert says(said, f"{concurrency}")
         assert " ".join(as_table(report).split()).count(said) == 1
-        # Under the table of all, under each worker alone and under what a question takes.
+        # Under the table of all planners, under the table of workers and under the table of costs.
         assert as_markdown(report).count(said) == as_html(report).count(said) == 3
         read = msgspec.json.decode(as_json(report), type=Report)
         assert as_markdown(read) == as_markdown(report)
 
 
-def test_times_of_one_at_a_time_and_of_who_knows_how_many_are_told_apart() -> None:
+def test_sequential_times_differ_from_times_of_unknown_concurrency() -> None:
     assert len({times_note({"concurrency": 1}), times_note({"concurrency": 2}), times_note({})}) == 3
 
 
-async def test_where_questions_come_with_some_of_the_workers_the_table_of_each_says_so() -> None:
+async def test_the_table_of_each_worker_notes_that_questions_come_with_some_of_them() -> None:
     report = await gym_report("best", "oracle", "each", concurrency=8)
     best = report.notes["best"]
     said = offered_note(report.recipe, list(report.planners), report.notes)
@@ -69,7 +69,7 @@ async def test_where_questions_come_with_some_of_the_workers_the_table_of_each_s
     assert said in html.unescape(as_html(report))
 
 
-def test_the_note_speaks_of_nobody_who_took_no_part() -> None:
+def test_the_note_names_only_planners_that_took_part() -> None:
     recipe = {"pool_sizes": [3, 8]}
     assert "best" not in offered_note(recipe, ["knn"], {"best": "a"})
     assert "oracle" not in offered_note(recipe, ["knn"], {})
@@ -90,7 +90,7 @@ def test_the_pages_of_the_gyms_results_are_made_of_its_figures(tmp_path: Path) -
         assert made == RESULTS.with_suffix(ending).read_text(encoding="utf-8")
 
 
-def test_what_planning_at_home_takes_is_said_to_be_left_out_of_costs() -> None:
+def test_a_note_says_that_costs_leave_out_local_planning() -> None:
     assert planning_note([]) == ""
     said = planning_note({"warm-start": 1, "conductor": 2})
     assert says(said, "conductor warm-start")
@@ -113,23 +113,23 @@ def in_rounds(planner: str, *, right: int = 3, again: int = 0, calls: int = 2) -
     )
 
 
-def test_where_a_second_round_changed_nothing_a_note_says_so() -> None:
+def test_a_note_names_second_rounds_that_changed_nothing() -> None:
     one, two = in_rounds("conductor"), in_rounds("conductor:2", calls=3)
-    assert says(standing_note({"conductor": one, "conductor:2": two}), "conductor:2")
-    assert says(standing_note({"warm-start": one, "warm-start:3": two}), "warm-start:3")
+    assert says(unchanged_rounds_note({"conductor": one, "conductor:2": two}), "conductor:2")
+    assert says(unchanged_rounds_note({"warm-start": one, "warm-start:3": two}), "warm-start:3")
 
 
 def test_nothing_is_said_of_rounds_that_changed_something_or_are_none() -> None:
     one, two = in_rounds("conductor"), in_rounds("conductor:2", calls=3)
-    # Asked of the same worker again, its shares are the same: only the count tells.
+    # If the same worker is asked again, its shares are the same: only the count differs.
     again = in_rounds("conductor:2", again=2)
     assert (again.planned_again, again.worker_shares) == (2, one.worker_shares)
-    assert standing_note({"conductor": one, "conductor:2": again}) == ""
-    assert standing_note({"conductor": one, "conductor:2": in_rounds("conductor:2", right=4)}) == ""
-    assert standing_note({"conductor:2": two}) == ""
-    # Five samples are no rounds, and who was not asked did not accept.
-    assert standing_note({"vote": one, "vote:5": two, "conductor": one, "conductor:1": one}) == ""
-    assert standing_note({"conductor": figures([]), "conductor:2": figures([])}) == ""
+    assert unchanged_rounds_note({"conductor": one, "conductor:2": again}) == ""
+    assert unchanged_rounds_note({"conductor": one, "conductor:2": in_rounds("conductor:2", right=4)}) == ""
+    assert unchanged_rounds_note({"conductor:2": two}) == ""
+    # Five samples are not rounds, and a planner that was not asked did not accept.
+    assert unchanged_rounds_note({"vote": one, "vote:5": two, "conductor": one, "conductor:1": one}) == ""
+    assert unchanged_rounds_note({"conductor": figures([]), "conductor:2": figures([])}) == ""
 
 
 def test_how_many_were_planned_again_is_in_the_json_only_where_some_were() -> None:
@@ -146,10 +146,10 @@ def test_a_report_from_before_they_were_counted_is_read_and_written_the_same() -
     rows = {"conductor": in_rounds("conductor"), "conductor:2": in_rounds("conductor:2", calls=3)}
     old = msgspec.json.decode(as_json(msgspec.structs.replace(report, planners=rows)), type=Report)
     for text in (as_table(old), as_markdown(old), as_html(old).replace("&#x27;", "'")):
-        assert " ".join(text.split()).count(standing_note(rows)) == 1
+        assert " ".join(text.split()).count(unchanged_rounds_note(rows)) == 1
 
 
-async def test_below_the_line_on_the_pool_stands_that_planners_have_only_some_of_it() -> None:
+async def test_a_note_below_the_pools_line_says_that_planners_get_a_part_of_it() -> None:
     lines = as_table(await gym_report("best", "oracle", "each", concurrency=8)).splitlines()
     (start,) = (i for i, line in enumerate(lines) if line.startswith("pool: "))
     assert says(lines[start + 1], "3 8")

@@ -21,6 +21,15 @@ def test_the_svg_has_a_mark_for_every_point_and_escapes_names() -> None:
     assert any((node.text or "") == "big <model>" for node in root.iter())
 
 
+def test_rivals_are_named_lines_and_both_colour_schemes_are_drawn() -> None:
+    rivals = {"fixed <plans>": [Mark("a", 2, 0.4), Mark("b", 20, 0.7)]}
+    drawn = svg_front(LEARNED, [], title="a", unit="usd", rivals=rivals)
+    root = ElementTree.fromstring(drawn)
+    assert len(root.findall("{http://www.w3.org/2000/svg}polyline")) == 2
+    assert any((node.text or "") == "fixed <plans>" for node in root.iter())
+    assert "prefers-color-scheme:dark" in drawn
+
+
 def test_the_terminal_shows_the_best_point_on_the_first_line_and_notes_beside_it() -> None:
     lines = text_front(LEARNED, SINGLE, notes=["best single: big"]).splitlines()
     assert lines[0] == "accuracy"

@@ -1,4 +1,4 @@
-"""Public benchmarks over a live pool: a real server on loopback answers, and everything else is as users run it."""
+"""Public benchmarks over a live pool: a real server on loopback answers, and everything else is the real code."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def known(text: str, *, model: str) -> str:
 
 
 def unsure(text: str, *, model: str) -> str:
-    """As `known`, but even the strong model errs on some questions until it sees what others said to them."""
+    """As `known`, but even the strong model errs on some questions until it sees other answers to them."""
     name, i = re.findall(r"\[(\w+) #(\d+)\]", text)[-1]
     unlucky = hashlib.blake2b(f"{i} {name}".encode()).digest()[0] < 80
     has_seen_answers = "answer is" in text or RIGHT[name, int(i)] in text
@@ -150,7 +150,7 @@ async def test_resuming_pays_for_nothing_twice(stub: StubProvider, data: Path, t
     assert again.fit == first.fit
 
 
-async def test_after_a_kill_only_what_was_not_finished_is_asked(
+async def test_after_a_kill_only_unfinished_questions_are_asked(
     stub: StubProvider, data: Path, tmp_path: Path, wait_until: Callable[..., Awaitable[None]]
 ) -> None:
     wanted = recipe(stub, data, planners=("single:strong", "single:weak"))
@@ -178,7 +178,7 @@ async def test_after_a_kill_only_what_was_not_finished_is_asked(
     assert len({(o.planner, o.task) for o in read_outcomes(outcomes)}) == 40
 
 
-async def test_a_cap_on_the_whole_run_holds_and_says_so(stub: StubProvider, data: Path, tmp_path: Path) -> None:
+async def test_a_cap_on_the_whole_run_holds_and_is_reported(stub: StubProvider, data: Path, tmp_path: Path) -> None:
     capped = recipe(stub, data, planners=("single:strong",), max_cost=0.05, max_output_tokens=2048)
     report = await carried_out(capped, tmp_path / "r.json", resume=False, traces=False)
     assert report.complete
@@ -199,7 +199,7 @@ async def test_code_is_graded_in_one_sandbox_for_the_whole_evaluation(
     assert str(report.sandbox).startswith("bubblewrap, seccomp, ")
 
 
-async def test_what_needs_missing_libraries_is_left_out_and_counted(tmp_path: Path) -> None:
+async def test_questions_that_need_missing_libraries_are_left_out_and_counted(tmp_path: Path) -> None:
     rows = [row | {"libs": "['numpy']"} if i % 2 else row for i, (row, _) in enumerate(published("bigcodebench", 6))]
     (tmp_path / "bigcodebench.jsonl").write_text("\n".join(map(json.dumps, rows)))
     questions = await gather(["bigcodebench"], data=tmp_path)
@@ -210,7 +210,7 @@ async def test_what_needs_missing_libraries_is_left_out_and_counted(tmp_path: Pa
 
 
 @pytest.mark.system
-async def test_a_question_whose_own_reference_fails_in_the_sandbox_is_left_out(tmp_path: Path) -> None:
+async def test_a_question_with_a_failing_reference_is_left_out(tmp_path: Path) -> None:
     need("bwrap")
     rows = [row for row, _ in published("bigcodebench", 2)]
     rows[1] = rows[1] | {"canonical_solution": "    return {}\n"}
@@ -258,7 +258,7 @@ async def test_questions_tell_how_to_close_an_answer(data: Path) -> None:
         ({"planners": ("best",), "fit": 0}, "--fit"),
     ],
 )
-async def test_what_cannot_be_evaluated_is_refused_before_anything_is_paid(
+async def test_an_impossible_evaluation_is_refused_before_anything_is_paid(
     stub: StubProvider, data: Path, tmp_path: Path, fields: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=facts(message)):

@@ -1,11 +1,11 @@
-"""The ceiling of a live pool: which plans are tried, what that will cost, and which one is kept."""
+"""The ceiling of a live pool: the plans to try, the estimate of their cost, and the chosen plan."""
 
 from __future__ import annotations
 
 import pytest
 
 from dirigent.evals.entries import ask_entries
-from dirigent.evals.live import CeilingSought, ceiling_of, chosen, plans_of, search, sought
+from dirigent.evals.live import CeilingTrials, ceiling_of, chosen, estimate_trials, plans_of, search
 from dirigent.evals.metrics import CEILING
 from dirigent.evals.questions import Questions
 from dirigent.evals.record import Outcome
@@ -67,26 +67,26 @@ def test_a_pool_of_one_leaves_nothing_to_try() -> None:
     assert chosen(found, [])["sums"].name == "single:a"
 
 
-def test_what_trying_costs_is_foretold_from_what_each_worker_read_and_wrote_alone() -> None:
+def test_the_estimate_of_trials_uses_each_workers_own_tokens() -> None:
     tasks = [task("sums", 1)]
     found = search(tasks, [alone("a", tasks[0], right=True), alone("b", tasks[0], right=False, wrote=300)])
     pool = Pool([worker("a", Price(1.0, 2.0)), worker("b", Price(10.0, 20.0))])
-    told = sought(found, pool, known=lambda name, task: False)
-    # a reviewed by b, b reviewed by a, a and b judged by a; 120 tokens of words around what is read
+    trials = estimate_trials(found, pool, known=lambda name, task: False)
+    # a reviewed by b, b reviewed by a, a and b judged by a; 120 tokens of words around the input
     a, b = 50 * 1 + 100 * 2, 50 * 10 + 300 * 20
     pairs = a + b + (120 + 100) * 10 + b + a + (120 + 300) * 1
     panel = a + b + a + (120 + 100 + 300) * 1
-    assert (told.plans, told.questions, told.calls) == (3, 1, 2 + 2 + 3)
-    assert told.cost_usd == pytest.approx((pairs + panel) / 1e6)
+    assert (trials.plans, trials.questions, trials.calls) == (3, 1, 2 + 2 + 3)
+    assert trials.cost_usd == pytest.approx((pairs + panel) / 1e6)
 
 
-def test_what_an_earlier_run_paid_for_is_not_foretold_again() -> None:
+def test_calls_that_an_earlier_run_paid_are_not_in_the_estimate() -> None:
     tasks = [task("sums", 1)]
     found = search(tasks, [alone("a", tasks[0], right=True), alone("b", tasks[0], right=False)])
     pool = Pool([worker("a", Price(1.0, 2.0)), worker("b", Price(1.0, 2.0))])
-    told = sought(found, pool, known=lambda name, task: name == "ceiling: a, reviewed by b")
-    assert (told.plans, told.calls) == (3, 2 + 3)
-    nothing = sought(found, pool, known=lambda name, task: True)
+    trials = estimate_trials(found, pool, known=lambda name, task: name == "ceiling: a, reviewed by b")
+    assert (trials.plans, trials.calls) == (3, 2 + 3)
+    nothing = estimate_trials(found, pool, known=lambda name, task: True)
     assert (nothing.calls, nothing.cost_usd) == (0, 0.0)
 
 
@@ -94,7 +94,7 @@ def test_a_worker_without_a_price_makes_the_forecast_unknown_and_never_nothing()
     tasks = [task("sums", 1)]
     found = search(tasks, [alone("a", tasks[0], right=True), alone("b", tasks[0], right=False)])
     pool = Pool([worker("a", Price(1.0, 2.0)), worker("b", None)])
-    assert sought(found, pool, known=lambda name, task: False).cost_usd is None
+    assert estimate_trials(found, pool, known=lambda name, task: False).cost_usd is None
 
 
 def test_the_plan_right_most_often_is_kept_for_each_kind_the_cheaper_of_equals() -> None:
@@ -109,7 +109,7 @@ def test_the_plan_right_most_often_is_kept_for_each_kind_the_cheaper_of_equals()
     assert ceiling_of(best).note == "sums: a + b, judged by a; words: a"
 
 
-def test_a_plan_whose_runs_were_lost_is_not_the_better_for_it() -> None:
+def test_lost_runs_do_not_favour_a_plan() -> None:
     tasks = [task("sums", i) for i in range(3)]
     done = [alone("a", t, right=i < 2) for i, t in enumerate(tasks)] + [alone("b", t, right=False) for t in tasks]
     best = chosen(search(tasks, done), [tried("a, reviewed by b", tasks[0], right=True)])
@@ -139,8 +139,8 @@ async def test_over_a_pool_it_is_chosen_on_the_fitting_questions_and_answers_the
     assert report.planners["ceiling"].accuracy == 1.0
     assert report.planners["oracle"].accuracy == 0.0
     assert report.notes["ceiling"] == "doer, reviewed by checker"
-    (told,) = [event for event in events if isinstance(event, CeilingSought)]
-    assert (told.plans, told.questions, told.calls) == (3, 3, 3 * 7)
+    (trials,) = [event for event in events if isinstance(event, CeilingTrials)]
+    assert (trials.plans, trials.questions, trials.calls) == (3, 3, 3 * 7)
     assert report.verdict.startswith("open: ")  # a reference: it cannot win
 
 

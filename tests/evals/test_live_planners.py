@@ -21,7 +21,7 @@ from dirigent.cli.evaluating import carried_out
 from dirigent.config.file import load_config, parse_config
 from dirigent.config.runtime import open_runtime
 from dirigent.errors import ConfigError
-from dirigent.evals.live import LiveField, live_pool, planners_behind, shipped_weights, with_warm_start, workers_behind
+from dirigent.evals.live import LiveField, live_pool, planner_digests, shipped_weights, with_warm_start, worker_digests
 from dirigent.evals.questions import Questions
 from dirigent.evals.recipe import EvalRecipe
 from dirigent.evals.record import Outcome, read_outcomes
@@ -67,7 +67,7 @@ SHARE_RIGHT = {"strong": 230, "middling": 160, "weak": 90}
 
 
 def answer(call: StubCall) -> str:
-    """A plan where one is asked for, else an answer, the more often right the stronger the model."""
+    """A plan if the request asks for one, else an answer; a stronger model is right more often."""
     text = json.dumps(call.body, ensure_ascii=False)
     if call.model in ("before", "after"):
         return "Answer the question. | strong 0 | -" if call.model == "after" else "Answer it. | weak 2 | -"
@@ -109,7 +109,7 @@ def wanted(stub: StubProvider, tmp_path: Path) -> EvalRecipe:
 
 
 def spent_usd(outcomes: Path) -> float:
-    """Everything paid, what was cut off included."""
+    """All payments, including those for cut replies."""
     lines = outcomes.read_bytes().splitlines()[1:]
     return sum(float(json.loads(line).get("cost_usd", 0.0)) for line in lines)
 
@@ -149,7 +149,7 @@ def _has_all_rows(report: dict[str, dict[str, dict[str, object]]]) -> None:
 
 
 def _was_paid_once(outcomes: Path, kept: list[Outcome], *, calls: int) -> None:
-    """What was finished before the kill stands, and the calls after it are those of new outcomes alone."""
+    """Outcomes from before the kill stay, and the calls after it belong to new outcomes alone."""
     keys = [
         (line["planner"], line["task"], line.get("repeat", 0))
         for line in map(json.loads, outcomes.read_bytes().splitlines()[1:])
@@ -203,7 +203,7 @@ async def test_a_router_is_not_fitted_on_the_plans_that_a_cap_happened_to_pay_fo
     assert finished.complete
 
 
-async def test_who_plans_by_name_needs_no_questions_to_be_chosen_on(
+async def test_a_planning_worker_given_by_name_needs_no_fitting_questions(
     stub: StubProvider, wanted: EvalRecipe, tmp_path: Path
 ) -> None:
     named = EvalRecipe(**{**_fields(wanted), "planners": ("language:strong", "random")})  # type: ignore[arg-type]
@@ -227,7 +227,7 @@ async def test_models_that_only_plan_are_asked_no_question(stub: StubProvider, w
             "conductor": "after",
             "warm-start": "before",
         }
-        assert shipped_weights(runtime.config, trained) == {}  # a conductor of one's own: our cards say nothing of it
+        assert shipped_weights(runtime.config, trained) == {}  # a user's own conductor: our cards do not describe it
 
 
 def _worker_of(planner: object) -> str:
@@ -235,7 +235,7 @@ def _worker_of(planner: object) -> str:
     return planner.worker.info.name
 
 
-async def test_without_a_profile_of_its_own_the_warm_start_is_the_one_that_ships() -> None:
+async def test_without_a_profile_of_its_own_the_warm_start_is_the_packaged_one() -> None:
     if "warm-start" not in packaged():
         pytest.fail("the package has no warm start")
     loaded = parse_config('[[worker]]\nname = "a"\nkind = "scripted"\nreplies = ["x"]\n')
@@ -270,7 +270,7 @@ async def test_a_planner_with_other_weights_is_not_gone_on_with_under_its_old_na
     assert ((tmp_path / "r.jsonl").read_bytes(), len(stub.calls)) == before
 
 
-def test_local_weights_are_named_by_what_their_files_hold(tmp_path: Path) -> None:
+def test_local_weights_are_named_by_their_files_digests(tmp_path: Path) -> None:
     adapter, base = tmp_path / "mine.gguf", tmp_path / "base.gguf"
     adapter.write_bytes(b"one")
     base.write_bytes(b"base")
@@ -280,16 +280,16 @@ def test_local_weights_are_named_by_what_their_files_hold(tmp_path: Path) -> Non
     text += '[profile.ultra]\nplanner = "conductor"\nplanner_worker = "after"\n'
     loaded = parse_config(text, path=tmp_path / "dirigent.toml")
     pool = Pool([Scripted("x", name="sums")])
-    planners, workers = planners_behind(loaded, ["conductor"]), workers_behind(loaded, pool)
+    planners, workers = planner_digests(loaded, ["conductor"]), worker_digests(loaded, pool)
     assert re.fullmatch(r"smollm2-135m\+mine\.gguf:[0-9a-f]{32}", planners["conductor"])
     assert re.fullmatch(r"sums=base\.gguf:[0-9a-f]{32}\+sums\.gguf:[0-9a-f]{32}", workers)
     adapter.write_bytes(b"two")
     base.write_bytes(b"other")
-    assert planners_behind(loaded, ["conductor"]) != planners
-    assert workers_behind(loaded, pool) != workers
+    assert planner_digests(loaded, ["conductor"]) != planners
+    assert worker_digests(loaded, pool) != workers
     adapter.unlink()
     with pytest.raises(ConfigError, match=facts("mine.gguf")):
-        planners_behind(loaded, ["conductor"])
+        planner_digests(loaded, ["conductor"])
 
 
 async def test_going_on_with_a_worker_at_another_temperature_is_refused(
@@ -332,7 +332,7 @@ async def test_a_worker_called_so_that_does_not_plan_is_no_warm_start() -> None:
         ("single", "single:NAME strong middling weak"),
     ],
 )
-async def test_a_misspelt_name_is_told_the_nearest_ones_and_all_that_the_pool_takes(
+async def test_the_error_for_a_misspelt_name_lists_the_nearest_and_all_names(
     stub: StubProvider, wanted: EvalRecipe, name: str, said: str
 ) -> None:
     async with open_runtime(load_config(Path(wanted.pool))) as runtime:
@@ -344,7 +344,7 @@ async def test_a_misspelt_name_is_told_the_nearest_ones_and_all_that_the_pool_ta
         assert all(known in str(error.value) for known in ("conductor", "warm-start", "oracle", "ceiling", "masrouter"))
 
 
-async def test_the_list_leaves_out_what_this_pool_has_no_weights_for(stub: StubProvider, wanted: EvalRecipe) -> None:
+async def test_the_list_leaves_out_planners_without_weights(stub: StubProvider, wanted: EvalRecipe) -> None:
     async with open_runtime(load_config(Path(wanted.pool))) as runtime:
         pool, _ = live_pool(runtime, ())
         with pytest.raises(ConfigError) as error:

@@ -94,7 +94,7 @@ def test_worker_shares_count_steps_of_valid_plans() -> None:
     assert row.worker_shares == {"a": 0.5, "b": 0.5}
 
 
-def test_worker_shares_count_the_rounds_before_the_one_that_answered() -> None:
+def test_worker_shares_count_the_rounds_before_the_answering_one() -> None:
     row = figures([outcome("p", "1", workers="c", asked_before=("a", "b")), outcome("p", "2", workers="b")])
     assert row.worker_shares == {"a": 0.25, "b": 0.5, "c": 0.25}
     assert row.steps == 1

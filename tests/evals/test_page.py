@@ -1,4 +1,4 @@
-"""The page: it stands alone, shows everything, and nothing that a model wrote can do anything on it."""
+"""The page: it needs no other file, shows everything, and a model's words on it have no effect."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PAYLOADS = (
 
 
 def report_with(text: str) -> Report:
-    """A report in which this text stands in every field that is shown."""
+    """A report with this text in every field that is shown."""
     rows = [
         outcome(name, str(i), correct=i % (2 + k) == 0, workers="ab", cost_usd=0.001 * 40**k, kind=f"t{i % 2}{text}")
         for k, name in enumerate(("best", f"conductor{text}", "language", "vote"))
@@ -100,7 +100,7 @@ def elements(page: str) -> list[tuple[str, dict[str, str | None]]]:
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)
-def test_what_a_model_wrote_is_text_wherever_it_stands(payload: str) -> None:
+def test_a_models_words_are_escaped_everywhere(payload: str) -> None:
     tame = elements(as_html(report_with("x")))
     wild = elements(as_html(report_with(payload)))
     assert [name for name, _ in wild] == [name for name, _ in tame]
@@ -119,7 +119,7 @@ def test_the_page_loads_nothing_and_forbids_it() -> None:
     assert "url(" not in page
 
 
-def test_the_page_says_everything_that_makes_a_report_believable() -> None:
+def test_the_page_has_everything_that_makes_a_report_believable() -> None:
     page = as_html(report_with("X9"))
     for words in ("Commit X9", "seed 1", "Prices, USD"):
         assert words in page
@@ -136,7 +136,7 @@ def test_a_page_made_again_from_its_json_is_the_same_page() -> None:
     assert "gym, gym:novel" in as_html(report)
 
 
-def test_plots_tell_in_words_what_they_show_and_both_schemes_have_colours() -> None:
+def test_plots_describe_themselves_in_words_and_both_schemes_have_colours() -> None:
     page = as_html(report_with("x"))
     plots = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
     assert len(plots) >= 3

@@ -1,4 +1,4 @@
-"""The paper's whole table, walked with a stub: with keys, one command gives it."""
+"""The paper's whole table, run with a stub: with keys, one command makes it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.facts import says
 from tests.programs import need
 
 
-def test_the_estimate_counts_what_is_left_to_ask() -> None:
+def test_the_estimate_counts_the_questions_left_to_ask() -> None:
     tasks = ("math500", "mmlu", "aime25", "gpqa")
     counts = counts_of(EvalRecipe(tasks=tasks, limit=490, fit=100))
     assert {name: (count.asked, count.fit) for name, count in counts.items()} == {
@@ -24,7 +24,7 @@ def test_the_estimate_counts_what_is_left_to_ask() -> None:
     }
 
 
-def test_the_page_says_where_the_recipe_stops_before_the_most_is_spent() -> None:
+def test_the_page_names_the_recipes_stop_before_the_cap() -> None:
     total = Estimate(calls=10, usual_usd=1000.0, most_usd=4000.0)
     assert "`max_cost = 2000`" in stopped(2000.0, total)
     assert stopped(4000.0, total) == stopped(None, total) == ""

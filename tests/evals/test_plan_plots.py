@@ -36,7 +36,7 @@ def report_of(*rows: list[Outcome], by_task: bool = False) -> Report:
 
 
 def plots(page: str) -> dict[str, str]:
-    """Title -> what the plot says in words."""
+    """Title -> the plot's description in words."""
     return dict(re.findall(r"<svg[^>]*><title>(.*?)</title><desc>(.*?)</desc>", page))
 
 
@@ -73,7 +73,7 @@ def test_every_planner_with_outcomes_is_in_the_plots_of_all() -> None:
     assert [name for name in ("conductor", "best", "knn", "language") if f"{name}: " not in cost] == []
 
 
-def test_questions_of_one_task_are_told_apart_by_kind() -> None:
+def test_questions_of_one_task_are_grouped_by_kind() -> None:
     found = plots(as_html(report_of(CONDUCTOR, BEST)))
     assert found["How many steps conductor&#x27;s plans have, by kind"] == (
         "long: 3 steps 100%; short: 1 step 50%, 2 steps 50%"
@@ -81,7 +81,7 @@ def test_questions_of_one_task_are_told_apart_by_kind() -> None:
     assert found["Whom best&#x27;s plans ask, by kind: share of the steps"] == "long: a 100%; short: a 100%"
 
 
-def test_several_tasks_are_told_apart_by_task() -> None:
+def test_questions_of_several_tasks_are_grouped_by_task() -> None:
     found = plots(as_html(report_of(CONDUCTOR, BEST, by_task=True)))
     assert found["How many steps conductor&#x27;s plans have, by task"] == (
         "task short: 1 step 50%, 2 steps 50%; task long: 3 steps 100%"
@@ -89,7 +89,7 @@ def test_several_tasks_are_told_apart_by_task() -> None:
     assert not [title for title in found if title.endswith("by kind")]
 
 
-def test_mean_steps_are_told_of_every_planner_by_kind_or_task() -> None:
+def test_mean_steps_are_shown_for_every_planner_by_kind_or_task() -> None:
     language = asked("language", ("short", ""), valid=False, plan=None)
     by_kind, by_task = report_of(CONDUCTOR, language), report_of(CONDUCTOR, language, by_task=True)
     assert (

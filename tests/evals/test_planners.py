@@ -69,7 +69,7 @@ async def one(name: str, **fields: Any) -> Fitted:
 
 
 async def answered(baseline: Fitted, pool: Pool | None = None) -> Outcome:
-    """What becomes of `How much is 4 + 1?`, in a pool of one's own."""
+    """The trace of `How much is 4 + 1?` in a small pool."""
     task = Task("t", "How much is 4 + 1?", "5", "final_number")
     pool_for = lambda task, repeat: pool or pool_of()  # noqa: E731
     ((limits, _),) = by_limits([baseline], Limits()).items()
@@ -141,7 +141,7 @@ async def test_a_number_of_samples_is_open_unless_it_is_named() -> None:
         assert (says(named.note, "dear 7"), named.sampled) == (True, None)
 
 
-async def test_where_the_pool_lacks_the_best_the_next_best_stands_in() -> None:
+async def test_if_the_pool_lacks_the_best_worker_the_next_best_answers() -> None:
     pool = pool_of().without(["dear"])
     for name, workers in {
         "best": ["middle"],
@@ -173,7 +173,7 @@ async def test_of_more_workers_than_a_plan_has_room_for_the_first_take_part() ->
 async def test_weights_follow_the_workers_that_are_there() -> None:
     baseline = await one("weighted-vote")
     assert baseline.helpers_for is not None
-    # Without `dear` (75%) and `middle` (50%), `cheap` (25%) and `weak` (0%) weigh alike, and the first stands.
+    # Without `dear` (75%) and `middle` (50%), `cheap` (25%) and `weak` (0%) weigh alike, and the first answer wins.
     found = await answered(baseline, pool_of(cheap="5", weak="7").subset(["cheap", "weak"]))
     assert found.answer == "5"
     assert log_odds(0.75) == pytest.approx(1.0986, abs=1e-4)
@@ -203,7 +203,7 @@ async def test_masrouter_learns_from_plans_that_are_carried_out_once_each() -> N
         await one("masrouter")
 
 
-async def test_a_rollout_tells_score_and_cost_and_a_lost_one_nothing() -> None:
+async def test_a_rollout_returns_score_and_cost_and_a_lost_one_nothing() -> None:
     plan = Plan((Step("dear", "Answer the question."),))
 
     async def ask(entries: Sequence[Entry], tasks: Sequence[Task], *, found: list[Outcome]) -> list[Outcome]:
@@ -222,7 +222,7 @@ async def test_a_plan_for_a_worker_that_was_not_offered_teaches_nothing() -> Non
     assert await Rollouts(ask, TASKS)(TASKS[0].question, plan) is None
 
 
-async def test_limits_leave_room_for_what_a_planner_needs() -> None:
+async def test_limits_leave_room_for_the_steps_that_a_planner_needs() -> None:
     names = ["best", "moa:8", "moa:3x2", "escalate", "conductor", "conductor:2"]
     found = by_limits(await fit_planners(names, fitting()), Limits(max_rounds=2))
     assert {(limits.max_steps, limits.max_rounds): [b.name for b in group] for limits, group in found.items()} == {
@@ -264,7 +264,7 @@ def test_examples_are_made_of_each_worker_alone_and_lost_runs_left_out() -> None
         ("conductor:9", "1 8"),
     ],
 )
-def test_a_name_that_nobody_stands_behind_is_refused_before_anything_is_paid(name: str, message: str) -> None:
+def test_an_unknown_planner_is_refused_before_anything_is_paid(name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=facts(message)):
         LiveField(Questions((), []), pool_of(), trained=TRAINED).lineup([name])
 
@@ -277,7 +277,7 @@ async def test_without_a_training_split_only_those_that_need_none_can_take_part(
         await one("knn", examples=())
 
 
-def test_every_planner_of_the_table_says_what_it_is_and_can_be_made() -> None:
+def test_every_planner_of_the_table_has_a_description_and_can_be_made() -> None:
     for spec in known_planners():
         assert spec.about, spec.name
         assert not spec.about.endswith("."), spec.name

@@ -1,4 +1,4 @@
-"""Which questions are asked and which are fitted on: every recipe that ships, on made-up sets of full size."""
+"""Questions to ask and questions to fit on: every shipped recipe, on made-up sets of full size."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TRAINING = {
 
 
 def write(folder: Path, file: str, name: str, n: int, *, said: str = "") -> None:
-    """Made-up rows; `said` before the number makes them other questions than those of the same set without it."""
+    """Made-up rows; the text `said` before the number makes their questions differ from another set's."""
     lines = (json.dumps(row).replace(f"[{name} #", f"[{name} #{said}") for row, _ in published(name, n))
     (folder / f"{file}.jsonl").write_text("\n".join(lines))
 
@@ -100,7 +100,7 @@ async def test_a_year_that_is_asked_is_not_fitted_on(full: Path) -> None:
         assert says(why, f"{names} 10 60")
 
 
-async def test_a_year_of_aime_alone_has_questions_held_out_and_says_why(
+async def test_a_single_year_of_aime_has_questions_held_out_and_gives_the_reason(
     full: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "TRIES", 1)
@@ -169,7 +169,7 @@ async def test_an_answer_to_a_training_question_is_not_taken_for_one_to_the_test
     assert report.planners["single:four"].accuracy == 0.0
 
 
-async def test_what_one_set_asks_is_not_fitted_on_for_another(tmp_path: Path) -> None:
+async def test_questions_of_one_set_are_not_fitted_on_for_another(tmp_path: Path) -> None:
     def row(i: int) -> str:
         return json.dumps({"id": str(i), "question": f"What is {i} + 1?", "answer": str(i + 1), "grader": "math"})
 

@@ -1,4 +1,4 @@
-"""Evaluation recipes: every one that ships is read, and what is wrong with one is said with its line."""
+"""Evaluation recipes: every shipped one is read, and a fault of a recipe is named with its line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RECIPES = sorted([*FOLDER.glob("eval-*.toml"), *(FOLDER.parent / "gym" / "recipe
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_every_recipe_that_ships_is_read_and_names_what_there_is(path: Path) -> None:
+def test_every_packaged_recipe_is_read_and_names_existing_tasks_and_planners(path: Path) -> None:
     recipe = checked(load_recipe(path))
     assert recipe.name == path.stem
     assert recipe.about
@@ -80,7 +80,7 @@ def test_a_recipe_that_is_not_there_is_one_line() -> None:
         load_recipe(Path("nowhere.toml"))
 
 
-def test_the_command_line_goes_before_the_recipe_and_silence_changes_nothing() -> None:
+def test_the_command_line_overrides_the_recipe_and_missing_options_change_nothing() -> None:
     recipe = EvalRecipe(limit=10, seed=4)
     assert changed(recipe, limit=3, seed=None) == EvalRecipe(limit=3, seed=4)
 
@@ -104,7 +104,7 @@ def test_the_command_line_goes_before_the_recipe_and_silence_changes_nothing() -
         ({"workers": "exakt"}, "exakt exact"),
     ],
 )
-def test_what_would_only_fail_later_is_refused(given: dict[str, object], message: str) -> None:
+def test_recipes_that_would_fail_later_are_refused(given: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=facts(message)):
         changed(EvalRecipe(), **given)
 

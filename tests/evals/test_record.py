@@ -21,7 +21,7 @@ def filled(path: Path, *tasks: str) -> Path:
     return path
 
 
-def test_what_was_added_is_there_when_it_is_opened_again(tmp_path: Path) -> None:
+def test_added_outcomes_are_there_after_reopening(tmp_path: Path) -> None:
     path = filled(tmp_path / "deep" / "o.jsonl", "a", "b")
     with Record.open(path, ABOUT, resume=True) as record:
         assert record.finished("p", "a") == outcome("p", "a", cost_usd=0.5)
@@ -113,7 +113,7 @@ def test_an_evaluation_begun_beside_a_live_one_is_refused_and_pushes_nothing_awa
     assert [o.task for o in read_outcomes(tmp_path / "o.jsonl.old")] == ["older"]
 
 
-def test_a_record_that_cannot_be_kept_aside_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_record_that_cannot_be_copied_is_left_unchanged(tmp_path: Path) -> None:
     path = filled(tmp_path / "o.jsonl", "a")
     (tmp_path / "o.jsonl.old").mkdir()
     with pytest.raises(ConfigError, match=facts("o.jsonl.old --out")), Record.open(path, ABOUT):
@@ -168,11 +168,11 @@ def test_a_question_spoilt_by_a_worker_is_not_finished_and_its_second_outcome_co
     assert [o.correct for o in read_outcomes(path)] == [True]
 
 
-def test_a_place_that_cannot_be_written_says_how_to_name_another(tmp_path: Path) -> None:
+def test_the_error_for_an_unwritable_path_names_the_option(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="--out"), Record.open(tmp_path / "file" / "o.jsonl", ABOUT):
         pass
 
 
-def test_a_digest_tells_other_questions_and_answers_apart() -> None:
+def test_other_questions_or_answers_have_another_digest() -> None:
     assert digest(sums(3)) == digest(sums(3)) != digest(sums(4))

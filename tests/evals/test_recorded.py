@@ -85,7 +85,7 @@ async def test_best_is_chosen_on_the_other_folds_and_compared_with_the_best_in_h
     assert report.chosen["hindsight"]["versus"]["best"].mean == 0.0
     draws = report.chosen["best_by_draw"]
     assert len(draws) == 20
-    assert max(draws) == 0.9  # a draw of the folds that hides who is best can only cost
+    assert max(draws) == 0.9  # a draw of the folds that hides the best worker can only cost
     assert min(draws) < 0.9
 
 
@@ -103,7 +103,7 @@ async def test_a_vote_of_three_is_right_where_two_are(tmp_path: Path) -> None:
     report = await report_of(write(tmp_path, rows()), "best", "vote", "weighted-vote")
     panel = list(WRONG_EVERY.values())[:3]
     errs = [[(i + shift) % every == 0 for shift, every in enumerate(panel)] for i in range(40)]
-    # Wrong answers differ from model to model, so with one right model of three the first one's answer stands.
+    # Wrong answers differ from model to model, so with one right model of three the first one's answer wins.
     expected = sum(sum(e) <= 1 or (sum(e) == 2 and not e[0]) for e in errs) / 40
     assert report.planners["vote"].accuracy == pytest.approx(expected)
     assert report.planners["vote"].calls == 3
@@ -116,7 +116,7 @@ async def test_a_number_behind_the_colon_sizes_panel_knn_and_smoothie_as_elsewhe
     calls = {name: row.calls for name, row in report.planners.items()}
     assert calls == {"vote": 3, "panel": 3, "panel:3": 3, "panel:2": 2, "panel:4": 4, "knn": 1, "knn:1": 1}
     assert len({report.planners[name].accuracy for name in ("vote", "panel", "panel:3")}) == 1
-    # Two that differ are a tie, which the first one wins: the best worker's own accuracy.
+    # Two different answers are a tie, which the first one wins: the best worker's own accuracy.
     assert report.planners["panel:2"].accuracy == 0.9
     assert report.recipe["planners"] == list(report.planners)
     report = await report_of(write(tmp_path, rows()), "smoothie", "smoothie:1", folds=2)
@@ -156,12 +156,12 @@ async def test_escalation_asks_the_best_only_where_two_cheaper_ones_disagree(tmp
     assert report.planners["escalate"].calls == pytest.approx(2 + disagree)
     shares = report.planners[
         "escalate"
-    ].worker_shares  # who was asked in vain was asked: 2 workers and a counter, then 1
+    ].worker_shares  # workers whose answers were not used count too: 2 workers and a counter, then 1
     assert shares[DEAR] == pytest.approx(disagree / (3 + disagree))
     assert shares[MIDDLE] == shares[CHEAP] == pytest.approx(1 / (3 + disagree))
 
 
-async def test_where_nobody_is_cheaper_the_best_answers_alone(tmp_path: Path) -> None:
+async def test_without_cheaper_workers_the_best_answers_alone(tmp_path: Path) -> None:
     found = rows()
     for row in found:
         row["outputs"] = {name: row["outputs"][name] for name in (DEAR, WEAK)}
@@ -212,7 +212,7 @@ def test_a_hosts_price_is_looked_up_and_named(model: str) -> None:
     assert source.startswith(f"genai-prices: {HOSTED[model][0]}, ")
 
 
-def test_what_no_table_holds_is_said_to_be_assumed() -> None:
+def test_prices_outside_the_tables_are_called_assumed() -> None:
     assert len(ASSUMED) == 4
     assert all(recorded_price(model)[1].startswith("assumed: ") for model in ASSUMED)
 
@@ -228,7 +228,7 @@ async def test_learned_routers_and_the_picker_take_part(tmp_path: Path) -> None:
     accuracy = {name: row.accuracy for name, row in report.planners.items()}
     assert report.planners["smoothie"].calls == 4
     assert {report.planners[name].calls for name in ("knn", "routerdc")} == {1}
-    # Right answers are the same words and wrong ones each their own, so where two are right one of them is picked.
+    # Right answers are the same words and wrong ones all differ, so if two are right one of them is picked.
     assert accuracy["smoothie"] > accuracy["best"]
     assert min(accuracy.values()) >= 0.5
 
@@ -251,7 +251,7 @@ def test_folds_are_equal_in_size_and_too_few_questions_are_refused() -> None:
         RecordedSettings(folds=1)
 
 
-def test_the_front_holds_whom_nobody_beats_for_less() -> None:
+def test_the_front_has_the_planners_that_no_cheaper_one_beats() -> None:
     def row(accuracy: float, cost_usd: float) -> Any:
         return figures([Outcome("p", "t", score=accuracy, cost_usd=cost_usd, valid=True)])
 
@@ -326,7 +326,7 @@ def test_every_planner_is_on_the_page() -> None:
     ] == []
 
 
-def test_the_command_replays_a_file_and_goes_on_where_it_was_cut(tmp_path: Path) -> None:
+def test_the_command_replays_a_file_and_continues_after_a_cut(tmp_path: Path) -> None:
     file, out = write(tmp_path, rows()), tmp_path / "r.json"
     arguments = ["eval", "--pool", f"recorded:{file}", "--planners", "each,best,oracle", "--out", str(out)]
     result = CliRunner().invoke(app, arguments)
@@ -398,9 +398,7 @@ def test_nothing_is_chosen_by_a_part_of_the_workers_where_the_money_ends(tmp_pat
         (["--pool", "recorded:{file}", "--limit", "0"], "limit 1 0"),
     ],
 )
-def test_what_cannot_be_replayed_is_one_line_and_exit_code_2(
-    tmp_path: Path, arguments: list[str], message: str
-) -> None:
+def test_an_impossible_replay_is_one_line_and_exit_code_2(tmp_path: Path, arguments: list[str], message: str) -> None:
     file = write(tmp_path, rows())
     given = [argument.replace("{file}", str(file)) for argument in arguments]
     result = CliRunner().invoke(app, ["eval", *given, "--out", str(tmp_path / "r.json")])

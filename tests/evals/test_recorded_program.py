@@ -1,4 +1,4 @@
-"""The program that writes docs/results/recorded: figures in short as JSON, and pages made of nothing else."""
+"""The program that writes docs/results/recorded: short figures as JSON, and pages made from them alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ANSWERS, SCORES = "recorded_sums", "scores_of_two"
 
 
 def quick_planners(questions: RecordedSet) -> list[str]:
-    """Without those that are trained for seconds."""
+    """The planners that need no training of several seconds."""
     return [name for name in usable_planners(questions) if name not in ("routerdc", "smoothie")]
 
 
@@ -57,7 +57,7 @@ def test_a_page_in_markdown_links_a_page_with_plots_for_each_set(out: Path) -> N
     assert says(text, "8")
 
 
-def test_the_json_tells_commit_concurrency_and_what_makes_it_again(out: Path) -> None:
+def test_the_json_has_commit_concurrency_and_the_command(out: Path) -> None:
     for found in json.loads(out.read_text()).values():
         assert {"commit", "date", "version"} <= found.keys()
         told = {name: found["recipe"][name] for name in ("concurrency", "limit", "folds", "recipe")}
@@ -73,7 +73,7 @@ async def test_pages_made_again_from_the_json_are_the_same_to_the_letter(out: Pa
     assert {file.name: file.read_bytes() for file in out.parent.iterdir()} == before
 
 
-def test_what_is_left_out_of_the_json_is_empty_or_said_elsewhere(out: Path) -> None:
+def test_fields_left_out_of_the_json_are_empty_or_repeated_elsewhere(out: Path) -> None:
     found = json.loads(out.read_text())
     assert found[ANSWERS]["planners"]["vote"].keys().isdisjoint({"by_kind", "by_depth", "marks", "parallel_fans"})
     assert set(found[SCORES]["by_task"]) == {"odd", "even"}
@@ -98,9 +98,7 @@ async def test_a_set_that_is_missing_is_named_before_anything_is_replayed(tmp_pa
 
 
 @pytest.mark.parametrize("content", [None, "{", '{"a": {"planners": {}}}', '{"a": 1}'])
-async def test_figures_that_cannot_be_read_are_an_error_that_says_how_to_make_them(
-    tmp_path: Path, content: str | None
-) -> None:
+async def test_the_error_for_unreadable_figures_names_the_command(tmp_path: Path, content: str | None) -> None:
     out = tmp_path / "recorded.json"
     if content is not None:
         out.write_text(content)

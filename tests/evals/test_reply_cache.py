@@ -1,4 +1,4 @@
-"""What a model writes greedily is written once for all who ask the same, and counted for each of them."""
+"""A greedy reply is computed once for equal requests of all planners, and counted for each of them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_the_same_greedy_request_is_written_once_and_counted_for_both() ->
     assert book.spent_tokens == 20
 
 
-async def test_whoever_watches_sees_a_reply_that_is_given_again() -> None:
+async def test_an_observer_sees_a_shared_reply() -> None:
     worker = shared(Scripted("a plan"))
     await worker.ask(greedy())
     seen: list[Event] = []
@@ -53,7 +53,7 @@ async def test_whoever_watches_sees_a_reply_that_is_given_again() -> None:
     assert seen == [Delta("a plan")]
 
 
-async def test_an_empty_purse_is_not_given_what_others_paid_for() -> None:
+async def test_a_planner_without_money_gets_no_reply_that_others_paid() -> None:
     worker = shared(Scripted("a plan", usage=Usage(100, 10), price=Price(1.0, 2.0)))
     await worker.ask(greedy())
     with pytest.raises(CostError, match=facts("scripted")):
@@ -83,7 +83,7 @@ async def test_another_question_is_another_call(other: Request) -> None:
     assert [(await worker.ask(request)).text for request in (greedy(), other)] == ["one", "two"]
 
 
-async def test_workers_and_weights_are_told_apart() -> None:
+async def test_workers_and_weights_are_part_of_the_key() -> None:
     replies = Replies()
     asked = [
         shared(Scripted("one", name="facts"), replies),
@@ -93,7 +93,7 @@ async def test_workers_and_weights_are_told_apart() -> None:
     assert [(await worker.ask(greedy())).text for worker in asked] == ["one", "two", "three"]
 
 
-async def test_settings_that_no_request_shows_are_told_apart() -> None:
+async def test_settings_outside_the_request_are_part_of_the_key() -> None:
     replies = Replies()
 
     async def said(text: str, extra: dict[str, Any] | None) -> str:
@@ -105,7 +105,7 @@ async def test_settings_that_no_request_shows_are_told_apart() -> None:
     assert await said("not asked", {"top_k": 0, "repeat_penalty": 1.3}) == "penalised"
 
 
-async def test_marks_that_every_run_draws_anew_make_no_difference_but_what_is_between_them_does() -> None:
+async def test_marks_drawn_anew_make_no_difference_but_the_text_between_them_does() -> None:
     def reads(mark: str, result: str) -> Request:
         return greedy(f"Data:\n<{mark} step 0>\nResult: {result}\n</{mark}>\nDouble it.")
 
@@ -116,7 +116,7 @@ async def test_marks_that_every_run_draws_anew_make_no_difference_but_what_is_be
     assert "<0a1b2c3d step 0>" in doubler.requests[0].messages[0].text  # the worker is shown them as they are
 
 
-async def test_those_who_ask_at_the_same_time_share_one_call() -> None:
+async def test_simultaneous_requests_share_one_call() -> None:
     writer = Scripted("a plan", delay_s=0.01)
     worker = shared(writer)
     replies = await asyncio.gather(*(worker.ask(greedy()) for _ in range(5)))
@@ -133,7 +133,7 @@ async def test_a_call_that_failed_is_not_shared_and_the_next_one_asks() -> None:
     assert writer.calls == 2
 
 
-async def test_one_who_gives_up_leaves_the_call_to_the_next() -> None:
+async def test_a_cancelled_request_leaves_the_call_to_the_next() -> None:
     asked = asyncio.Event()
 
     async def slow_at_first(request: Request) -> str:
@@ -151,7 +151,7 @@ async def test_one_who_gives_up_leaves_the_call_to_the_next() -> None:
     assert gives_up.cancelled()
 
 
-async def test_a_reply_cut_short_for_want_of_money_is_nobody_elses() -> None:
+async def test_a_reply_cut_short_by_the_budget_is_not_shared() -> None:
     cut = Reply("a pl", finish="length", usage=Usage(10, 8))
     writer = Scripted(cut, Reply("a plan", usage=Usage(10, 12)))
     worker = shared(writer)
@@ -161,17 +161,17 @@ async def test_a_reply_cut_short_for_want_of_money_is_nobody_elses() -> None:
     assert [(await rambling.ask(greedy())).text for _ in range(2)] == ["a pl", "a pl"]  # all that it was allowed
 
 
-async def test_what_was_written_is_found_again_on_resume_and_only_then(tmp_path: Path) -> None:
+async def test_stored_replies_are_read_on_resume_and_only_then(tmp_path: Path) -> None:
     outcomes = tmp_path / "gym.jsonl"
     file = tmp_path / f"gym{ENDING}"
     replies = Replies()
-    with replies.kept_beside(outcomes, resume=False):
-        assert not file.exists()  # where no model writes there is nothing to keep
+    with replies.stored_beside(outcomes, resume=False):
+        assert not file.exists()  # without a model there is nothing to store
         first = await shared(Scripted("a plan", usage=Usage(9, 3)), replies).ask(greedy())
 
     async def asked_with(*, resume: bool, weights: str = "w") -> Reply:
         later = Replies()
-        with later.kept_beside(outcomes, resume=resume):
+        with later.stored_beside(outcomes, resume=resume):
             return await shared(Scripted("another"), later, weights=weights).ask(greedy())
 
     assert await asked_with(resume=True) == first
@@ -180,17 +180,15 @@ async def test_what_was_written_is_found_again_on_resume_and_only_then(tmp_path:
     assert len(file.read_bytes().splitlines()) == 1
 
 
-async def test_a_line_that_was_cut_off_or_is_none_is_asked_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_cut_or_invalid_line_is_asked_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     outcomes, file = tmp_path / "gym.jsonl", tmp_path / f"gym{ENDING}"
     replies = Replies()
-    with replies.kept_beside(outcomes, resume=False):
+    with replies.stored_beside(outcomes, resume=False):
         await shared(Scripted("a plan"), replies).ask(greedy())
     whole = file.read_bytes()
     file.write_bytes(b'{"key": 7}\n' + whole + whole[:40])
     later = Replies()
-    with caplog.at_level(logging.WARNING), later.kept_beside(outcomes, resume=True):
+    with caplog.at_level(logging.WARNING), later.stored_beside(outcomes, resume=True):
         kept = Scripted("never asked")
         assert (await shared(kept, later).ask(greedy())).text == "a plan"
         await shared(Scripted("new"), later).ask(greedy("Plan that."))
@@ -198,15 +196,15 @@ async def test_a_line_that_was_cut_off_or_is_none_is_asked_again(
     assert file.read_bytes().startswith(b'{"key": 7}\n' + whole + b'{"key":"')
 
 
-async def test_a_file_that_cannot_be_read_is_named_and_one_that_cannot_be_written_costs_no_answer(
+async def test_an_unreadable_file_is_named_and_an_unwritable_one_costs_no_answer(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / f"a{ENDING}").mkdir()
     with pytest.raises(ConfigError, match=facts("a.shared.jsonl --out")):  # noqa: SIM117
-        with Replies().kept_beside(tmp_path / "a.jsonl", resume=True):
+        with Replies().stored_beside(tmp_path / "a.jsonl", resume=True):
             pass
     replies = Replies()
-    with caplog.at_level(logging.WARNING), replies.kept_beside(tmp_path / "b.jsonl", resume=False):
+    with caplog.at_level(logging.WARNING), replies.stored_beside(tmp_path / "b.jsonl", resume=False):
         (tmp_path / f"b{ENDING}").mkdir()
         worker = shared(Scripted("a plan"), replies)
         assert [(await worker.ask(greedy())).text for _ in range(2)] == ["a plan", "a plan"]
@@ -222,7 +220,7 @@ def step(index: int, access: tuple[int, ...], began_s: float, ended_s: float, *a
     return StepRecord(index, "facts", "", access, attempts=attempts, started_s=began_s, ended_s=ended_s)
 
 
-def test_a_run_that_made_all_its_calls_took_what_the_clock_says() -> None:
+def test_a_run_that_made_all_its_calls_took_the_measured_seconds() -> None:
     draft = DraftRecord("conductor", "", "lines", attempts=(Attempt("conductor", 1.9),), ended_s=2.0)
     retried = step(0, (), 2.0, 5.0, 1.0, 1.5)
     assert took_s(trace(Round((draft,), steps=(retried,)), seconds=5.0)) == 5.0
@@ -235,7 +233,7 @@ def test_a_run_that_was_given_replies_took_as_long_as_they_did() -> None:
     assert took_s(trace(Round((draft,), Plan(()), steps), seconds=1.5)) == pytest.approx(2.0 + 3.0 + 0.5)
 
 
-def test_a_report_says_how_shared_calls_are_timed() -> None:
+def test_a_report_explains_the_times_of_shared_calls() -> None:
     assert "shared" not in times_note({"concurrency": 8})
     assert times_note({"concurrency": 8, "shared": SHARED}) != times_note({"concurrency": 8})
 
@@ -254,7 +252,7 @@ def test_weights_are_read_again_only_once_their_file_has_changed(tmp_path: Path)
     first, written_ns = weights_digest(file), file.stat().st_mtime_ns
     file.write_bytes(b"2")
     os.utime(file, ns=(written_ns, written_ns))
-    assert weights_digest(file) == first  # size and time say that it is the same file
+    assert weights_digest(file) == first  # by size and time it is the same file
     os.utime(file, ns=(written_ns, written_ns + 1))
     second = weights_digest(file)
     assert second != first

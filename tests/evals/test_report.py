@@ -37,7 +37,7 @@ def report_of(*rows: list[Outcome], complete: bool = True) -> Report:
     return make_report(outcomes, planners, facts=FACTS, references=("oracle", "ceiling"), complete=complete)
 
 
-def test_the_file_has_what_a_reader_of_it_looks_for() -> None:
+def test_the_file_has_the_fields_that_readers_look_for() -> None:
     found = json.loads(as_json(report_of(row("best", 10), row("conductor", 30, cost_usd=0.015))))
     conductor = found["planners"]["conductor"]
     assert {"accuracy", "interval", "valid", "steps", "tokens", "cost_usd", "by_kind"} <= conductor.keys()
@@ -66,7 +66,7 @@ def test_a_planner_that_wins_is_said_to_win_with_its_p_and_its_cost() -> None:
     assert verdict.index("conductor") < verdict.index("1.5x") < verdict.index("random")
 
 
-def test_when_nothing_beats_the_best_single_worker_the_verdict_says_exactly_that() -> None:
+def test_if_no_planner_beats_the_best_single_worker_the_verdict_says_so() -> None:
     verdict = report_of(row("best", 20), row("conductor", 21), row("vote", 20), row("oracle", 40)).verdict
     assert says(verdict, "50.0% conductor vote")
     assert "oracle" not in verdict
@@ -89,7 +89,7 @@ def test_without_the_best_single_worker_there_is_no_verdict() -> None:
     assert cut.verdict.startswith("open: ")
 
 
-def test_while_runs_are_missing_nobody_is_said_to_have_failed() -> None:
+def test_while_runs_are_missing_no_planner_counts_as_failed() -> None:
     rows = (row("best", 10), row("vote", 10), row("conductor", 11))
     assert report_of(*rows, complete=False).verdict.startswith("open: ")
     won = report_of(*rows, row("moa", 30), complete=False).verdict
@@ -113,7 +113,7 @@ def test_the_table_shows_accuracy_interval_and_whether_the_difference_counts() -
     assert says(verdict, "verdict: conductor +50.0")
 
 
-def test_an_incomplete_evaluation_says_so_everywhere() -> None:
+def test_an_incomplete_evaluation_is_marked_everywhere() -> None:
     report = report_of(row("best", 10), row("conductor", 3, of=5), complete=False)
     assert "incomplete" in as_table(report)
     assert "incomplete" in as_markdown(report)
@@ -172,7 +172,7 @@ def test_the_page_has_the_table_the_groups_and_the_plans() -> None:
     assert "Mixture-of-Agents" not in page
 
 
-def test_tokens_are_told_against_mixture_of_agents_where_both_took_part() -> None:
+def test_tokens_are_compared_with_mixture_of_agents_if_both_took_part() -> None:
     moa = [msgspec.structs.replace(o, input_tokens=900, output_tokens=100) for o in row("moa", 10)]
     own = [msgspec.structs.replace(o, input_tokens=150, output_tokens=50) for o in row("conductor", 30)]
     said = "Mixture-of-Agents 1,000 5.0 200"
@@ -234,7 +234,7 @@ def test_the_table_has_a_line_on_the_pool_where_each_worker_was_asked_alone() ->
     assert "pool: " not in as_table(report_of(row("best", 10), row("single:a", 10)))
 
 
-def test_the_markdown_has_by_task_what_it_has_of_all_of_them() -> None:
+def test_the_markdown_has_the_same_tables_for_each_task() -> None:
     spent = [
         msgspec.structs.replace(o, input_tokens=100 + int(o.task) % 2, output_tokens=7, orchestration_input_tokens=60)
         for o in row("conductor", 30)
@@ -250,7 +250,7 @@ def test_the_markdown_has_by_task_what_it_has_of_all_of_them() -> None:
     assert as_html(report).count("<caption>What a question takes</caption>") == 3
 
 
-def test_a_task_that_is_all_questions_is_not_told_twice() -> None:
+def test_a_task_with_all_questions_is_not_shown_twice() -> None:
     found = row("best", 10)
     page = as_markdown(
         make_report(found, ["best"], facts=FACTS, references=(), complete=True, task_of=lambda o: "sums")

@@ -27,7 +27,7 @@ from tests.stub_provider import StubCall, StubProvider
 
 @pytest_asyncio.fixture
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[StubProvider]:
-    """Plans one step for a new question, never the same words twice, and accepts in a second round."""
+    """Plans one step for a new question, in other words each time, and accepts in a second round."""
     written = 0
 
     def answer(call: StubCall) -> str:
@@ -89,7 +89,7 @@ async def test_two_rounds_begin_with_the_very_plan_of_one(server: StubProvider, 
         assert two[task].seconds >= 2 * 0.02  # both rounds, though only the second was waited for
 
 
-async def test_a_resumed_evaluation_shares_what_was_written_before_it_was_cut(
+async def test_a_resumed_evaluation_shares_replies_stored_before_the_cut(
     server: StubProvider, adapters: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "gym.json"
@@ -107,7 +107,7 @@ async def test_a_greedy_specialist_answers_once_and_the_noisy_one_every_time(
     file, outcomes = tmp_path / "gym.json", tmp_path / "gym.jsonl"
 
     async def calls_of(planner: str) -> int:
-        """How many it takes to ask the same questions twice: the outcomes are lost, what was written is not."""
+        """The calls for the same questions asked twice: the outcomes are lost, the stored replies are not."""
         before = len(server.calls)
         made = recipe(adapters, planner, workers="local")
         await carried_out(made, file, resume=False, traces=False)
@@ -123,7 +123,7 @@ async def test_a_greedy_specialist_answers_once_and_the_noisy_one_every_time(
     assert await calls_of(f"single:{noisy}") == 12
 
 
-async def test_replies_belong_to_what_is_in_the_base_wherever_it_lies(
+async def test_replies_belong_to_the_content_of_the_base_at_any_path(
     server: StubProvider, adapters: str, tmp_path: Path
 ) -> None:
     replies = Replies()

@@ -1,4 +1,4 @@
-"""What a pool could do, and what an evaluation would cost: by hand."""
+"""The capacity of a pool, and the estimate of an evaluation's cost, by hand."""
 
 from __future__ import annotations
 

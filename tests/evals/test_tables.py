@@ -1,4 +1,4 @@
-"""A table fits the terminal: what matters least goes first, and nothing goes unsaid."""
+"""A table fits the terminal: the least important columns are left out first, and a line names them."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def test_a_narrow_terminal_leaves_out_the_least_important_columns_and_names_them
     assert said == ([Saying(f"{width} {' '.join(gone)}")] if gone else [])
 
 
-def test_names_and_what_cannot_be_spared_stay_however_narrow_it_is() -> None:
+def test_names_and_necessary_columns_stay_at_any_width() -> None:
     assert lines_of(5)[0] == "planner  accuracy"
 
 
-def test_a_note_stands_beside_the_name_where_it_fits_and_below_where_not() -> None:
+def test_a_note_is_beside_the_name_if_it_fits_and_below_otherwise() -> None:
     head, best, vote, below = lines_of(36, best="a", vote="five samples of a")
     assert head == "planner    accuracy  calls    p95"
     assert best.startswith("best  (a)      50.0")

@@ -1,4 +1,4 @@
-"""A worker whose price nobody knows makes costs unknown, never free: in the figures, the choices and the pages."""
+"""A worker of unknown price makes costs unknown, never free: in the figures, the choices and the pages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FACTS = Facts(recipe={}, commit="", seed=1, date="", version="", tasks={}, worke
 
 
 def file_of(folder: Path, *, stated: Sequence[float | None] = (None,)) -> Path:
-    """Sums, which each model gets wrong at its own times; `stated` are the costs that the file has of ours, in turn."""
+    """Sums on which each model errs at its own questions; `stated` are the file's costs of ours, in turn."""
     rows = []
     for i in range(40):
         outputs: dict[str, dict[str, Any]] = {
@@ -72,13 +72,13 @@ async def test_a_recorded_model_in_no_table_has_an_unknown_cost(tmp_path: Path) 
     assert not {f"single:{OURS}", "vote"} & set(report.chosen["pareto"])
 
 
-async def test_what_is_unknown_is_neither_the_cheapest_nor_cheaper_than_the_best(tmp_path: Path) -> None:
+async def test_an_unknown_cost_is_neither_the_cheapest_nor_cheaper_than_the_best(tmp_path: Path) -> None:
     report = await recorded_report(file_of(tmp_path), "best", "cheapest", "escalate", "oracle")
     assert report.notes["cheapest"] == CHEAP
     assert report.chosen["escalate"] == [[]] * 5  # CHEAP alone is known to be cheaper than DEAR
     asked = report.planners["oracle"].worker_shares
     both_wrong = sum(i % 10 == 0 and (i + 1) % 4 == 0 and (i + 2) % 5 != 0 for i in range(40)) / 40
-    assert asked.get(OURS, 0.0) == both_wrong  # only where nobody of known price is right
+    assert asked.get(OURS, 0.0) == both_wrong  # only if no worker of known price is right
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ async def test_a_cost_that_the_file_states_is_known(
     assert report.unpriced == ((OURS,) if cost_usd is None else ())
 
 
-async def test_every_page_says_unknown_and_names_the_model(tmp_path: Path) -> None:
+async def test_every_page_shows_unknown_and_names_the_model(tmp_path: Path) -> None:
     report = await recorded_report(file_of(tmp_path), "each", "best", "vote")
     table, markdown, page = as_table(report), as_markdown(report), as_html(report)
     assert all(says(text, f"unknown {OURS}") for text in (table, markdown, page, program.page([report])))
@@ -156,7 +156,7 @@ def report_of(*found: list[Outcome]) -> Report:
     return make_report(outcomes, names, facts=FACTS, references=(), complete=True, equal_cost="vote")
 
 
-def test_the_front_leaves_out_whoever_has_an_unknown_cost() -> None:
+def test_the_front_leaves_out_planners_of_unknown_cost() -> None:
     report = report_of(rows("best", 10, cost_usd=0.1), rows("knn", 30, unpriced=("a",)), rows("moa", 20, cost_usd=0.2))
     assert pareto(report.planners) == pareto_front(report.planners) == ["best", "moa"]
 
@@ -185,7 +185,7 @@ async def outcome_with(worker: Worker, *, planner: LanguagePlanner | None = None
     return found
 
 
-async def test_a_call_without_a_price_is_noted_and_one_that_is_free_is_not() -> None:
+async def test_a_call_without_a_price_is_noted_and_a_free_one_is_not() -> None:
     assert (await outcome_with(Scripted("1", name="w"))).unpriced == ("w",)
     assert (await outcome_with(Scripted("1", name="w", price=Price()))).known_cost_usd == 0.0
     assert (await outcome_with(Scripted("1", name="w", price=PRICE))).unpriced == ()
@@ -204,7 +204,7 @@ SCORES = {"a": (1, 1, 1), "b": (1, 1, 0), "c": (1, 0, 0)}
 
 
 def fitting(*unpriced: str) -> Fitting:
-    """Workers of which `a` is best, at a cent an answer where the cost is known."""
+    """Workers of which `a` is best, at a cent an answer if the cost is known."""
     tasks = [Task(str(i), f"question {i}", "5", "final_number") for i in range(3)]
     alone = [
         outcome(
@@ -232,7 +232,7 @@ async def test_no_vote_is_sized_by_an_unknown_cost() -> None:
     assert [says(why_not, "a unknown") for why_not in why_nots] == [True, True]
 
 
-async def test_nobody_is_known_to_be_cheaper_than_an_unknown_cost() -> None:
+async def test_no_worker_is_cheaper_than_an_unknown_cost() -> None:
     (baseline,) = await fit_planners(["escalate"], fitting("a"))
     assert says(baseline.note, "a")
     (baseline,) = await fit_planners(["cheapest"], fitting("a", "b"))
@@ -270,7 +270,7 @@ async def test_over_a_live_pool_fitting_too_has_an_unknown_cost() -> None:
     assert report.unpriced == ("b",)
 
 
-def test_fitting_puts_what_is_unknown_behind_every_known_cost() -> None:
+def test_fitting_ranks_unknown_costs_behind_every_known_cost() -> None:
     assert fitting("b").unpriced == ("b",)
     assert fitting("b").examples[0].costs_usd["b"] == UNKNOWN_USD
     assert Fitting((Example("q", {"a": 1.0}),), fitting().pool).unpriced == ()

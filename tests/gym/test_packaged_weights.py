@@ -1,4 +1,4 @@
-"""The adapters in the package: found by name, and held to their cards and sizes."""
+"""The adapters in the package: found by name, and checked against their cards and sizes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def put(
         )
 
 
-def test_what_ships_may_ship() -> None:
+def test_the_packaged_adapters_pass_the_rules_for_shipping() -> None:
     assert faults(weights.FOLDER) == []
     assert set(packaged()) == set(read_cards(weights.FOLDER))
 
@@ -41,7 +41,7 @@ def test_adapters_are_found_by_name_with_their_cards(tmp_path: Path) -> None:
     assert faults(tmp_path) == []
 
 
-def test_a_card_may_say_what_figures_claim_and_need_not(tmp_path: Path) -> None:
+def test_a_cards_claims_are_optional(tmp_path: Path) -> None:
     put(tmp_path, "conductor", b"GGUF one", role="conductor", claims="claims routing only")
     put(tmp_path, "facts", b"GGUF two")
     assert {name: card.claims for name, card in read_cards(tmp_path).items()} == {

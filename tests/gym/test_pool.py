@@ -1,4 +1,4 @@
-"""The embedded default of a machine with trained adapters: its text, and what it says when parsed."""
+"""The gym's pool of trained adapters: its text, and the configuration that the text gives."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def config() -> Config:
     return parse_config(gym_toml({"conductor", "warm-start", *NAMES})).config
 
 
-def test_every_specialist_stands_in_the_pool_and_the_conductor_plans_over_them(config: Config) -> None:
+def test_every_specialist_is_in_the_pool_and_the_conductor_plans_over_them(config: Config) -> None:
     profile = config.profile["ultra"]
     assert (profile.planner, profile.planner_worker) == ("conductor", "conductor")
     assert profile.workers == NAMES
@@ -59,7 +59,7 @@ def test_adapters_that_are_not_here_are_not_in_the_pool() -> None:
 
 
 @pytest.mark.parametrize("adapters", [(), ("conductor",), ("conductor", "facts"), NAMES], ids=str)
-def test_without_a_conductor_and_somebody_to_conduct_there_is_no_such_pool(adapters: tuple[str, ...]) -> None:
+def test_without_a_conductor_and_two_specialists_there_is_no_gym_pool(adapters: tuple[str, ...]) -> None:
     assert gym_toml(adapters) == ""
 
 
@@ -100,7 +100,7 @@ async def test_the_conductor_plans_and_is_given_no_step(
     assert list((orchestra / "weights" / "merged").glob("*+conductor.*.gguf")), "its adapter is merged into the base"
 
 
-async def test_a_conductor_without_its_worker_says_what_is_missing() -> None:
+async def test_the_error_for_a_conductor_without_its_worker_names_it() -> None:
     loaded = parse_config(
         '[[worker]]\nname = "a"\nkind = "scripted"\nreplies = ["x"]\n[profile.ultra]\nplanner = "conductor"\n'
     )
@@ -146,7 +146,7 @@ def test_only_the_noisy_one_is_sampled_without_cuts() -> None:
     ],
     ids=["embedded", "from a file", "known", "another pool", "models with a key", "a model of one's own beside them"],
 )
-def test_the_way_out_is_said_where_nobody_but_the_packaged_workers_was_there_to_know(
+def test_advice_is_given_if_only_packaged_workers_could_answer(
     answer: str, pool: str, path: Path | None, said: str
 ) -> None:
     told = advice(answer, parse_config(pool, path=path))

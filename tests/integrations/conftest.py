@@ -44,7 +44,7 @@ CALLS = {
     "exec_command": '{"cmd": "echo 4 degrees in Oslo"}',
     "Bash": '{"command": "echo 4 degrees in Oslo", "description": "a test"}',
 }
-"""Tools that it knows, and what it gives them: one of our programs', Codex's and Claude Code's."""
+"""The tools that it knows, and their arguments: one of our programs', Codex's and Claude Code's."""
 
 CONFIG = """\
 [[worker]]
@@ -131,14 +131,14 @@ def answer(call: StubCall) -> str | StubReply:
 
 @dataclasses.dataclass
 class Running:
-    """A server that runs, and what it is reached with."""
+    """A running server, with its address and key."""
 
     url: str
     key: str
     stub: StubProvider
 
     async def program(self, *command: str | Path, cwd: Path, within_s: float = 60, **environ: str) -> str:
-        """Run somebody's program against the server; gives what it printed."""
+        """Run a client's program against the server; returns its output."""
         clean = {"PATH": os.environ["PATH"], "HOME": str(cwd), "LANG": "C.UTF-8", "TMPDIR": str(cwd)}
         ours = {"DIRIGENT_BASE_URL": self.url, "DIRIGENT_API_KEY": self.key, "NO_PROXY": "127.0.0.1"}
         running = await asyncio.create_subprocess_exec(

@@ -34,7 +34,7 @@ async def test_codex_gets_its_answer(server: Running, codex_home: Path, tmp_path
     assert (await codex(server, "Say hello.", home=codex_home, folder=tmp_path)).strip() == HELLO
 
 
-async def test_codex_runs_a_command_for_a_step_and_goes_on(server: Running, codex_home: Path, tmp_path: Path) -> None:
+async def test_codex_runs_a_command_for_a_step_and_continues(server: Running, codex_home: Path, tmp_path: Path) -> None:
     said = await codex(server, RUN_IT, home=codex_home, folder=tmp_path)
     assert "The tool said: " in said
     assert "4 degrees in Oslo" in said
@@ -53,7 +53,7 @@ async def test_claude_code_gets_its_answer(server: Running, tmp_path: Path) -> N
     assert said.strip() == HELLO
 
 
-async def test_claude_code_runs_a_command_for_a_step_and_goes_on(server: Running, tmp_path: Path) -> None:
+async def test_claude_code_runs_a_command_for_a_step_and_continues(server: Running, tmp_path: Path) -> None:
     command = (PROGRAMS / "claude", "-p", RUN_IT, "--allowedTools", "Bash(echo:*)")
     said = await server.program(*command, cwd=tmp_path, **claude_environment(server))
     assert said.strip() == TOLD

@@ -1,4 +1,4 @@
-"""What the README and the docs tell a reader to type works as it stands.
+"""Every command and program in the README and the docs works unchanged.
 
 Every `dirigent …` line is read by the program's own parser, every `make …` is a target, every program named is there,
 every `curl …` is sent to a real server, every link between the pages leads somewhere, and every piece of TOML is valid.
@@ -149,7 +149,7 @@ def test_the_pages_of_the_site_are_all_in_its_index() -> None:
     assert shown == there, "put it under nav in mkdocs.yml"
 
 
-def test_the_versions_that_the_page_of_integrations_tells_are_those_that_are_installed() -> None:
+def test_the_versions_on_the_integrations_page_are_the_installed_ones() -> None:
     packages = [EXAMPLES / "package.json", EXAMPLES / "plain" / "package.json"]
     lines = [path.read_text().replace('": "', "==").replace('"', "") for path in packages]
     lines += [path.read_text() for path in EXAMPLES.glob("requirements-*.txt")]
@@ -163,7 +163,7 @@ def test_the_versions_that_the_page_of_integrations_tells_are_those_that_are_ins
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("requirements-*.txt")), ids=lambda path: path.stem)
-def test_what_is_required_is_locked_with_all_that_it_needs(path: Path) -> None:
+def test_requirements_are_locked_with_all_their_dependencies(path: Path) -> None:
     locked = (EXAMPLES / "locked" / path.name.removeprefix("requirements-")).read_text().lower().splitlines()
     for line in path.read_text().lower().splitlines():
         assert re.sub(r"\[\w+]", "", line) in locked

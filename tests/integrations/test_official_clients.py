@@ -61,7 +61,7 @@ def beside_its_packages(program: str) -> Path:
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
-def test_every_program_says_how_to_run_it(path: Path) -> None:
+def test_every_program_shows_its_command(path: Path) -> None:
     story = path.read_text().split('"""')[1]
     assert "DIRIGENT_BASE_URL=" in story
     assert f"python {path.name}" in story

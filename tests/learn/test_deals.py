@@ -1,6 +1,8 @@
-"""Replays over dealt tables: states, costs, votes, and what takes no part."""
+"""Replays over dealt tables: states, costs, votes, and the parts left out."""
 
 from __future__ import annotations
+
+import itertools
 
 import msgspec
 import numpy as np
@@ -10,7 +12,7 @@ from dirigent.errors import ConfigError
 from dirigent.learn.deals import Judged, deal, fit_selector, judged
 from dirigent.learn.orders import NEVER, best_order, clusters, replay, searchable
 from dirigent.learn.policy_fit import by_plurality
-from dirigent.learn.table import TableWorker
+from dirigent.learn.table import Answer, Question, Table, TableWorker
 from tests.learn.made_tables import QUICK, two_kinds
 
 TABLE = two_kinds(40)
@@ -52,6 +54,30 @@ def test_the_best_order_asks_the_cheap_worker_for_sums_and_the_dear_one_for_ridd
         own = np.array([i for i, one in enumerate(DEALT.kinds) if one == kind])
         part = searchable(DEALT, seen, own, np.ones(len(own)))
         assert best_order(part, price=0.01, threshold=NEVER, most_calls=3).order[0] == worker
+
+
+def test_a_plan_may_ask_all_of_ten_workers_with_one_answer_each() -> None:
+    names = [f"w{w}" for w in range(10)]
+    answers = tuple(
+        Answer(f"q{q}", name, text="1", final="1", same=int(w < q), right=float(w < q), cost=1.0)
+        for q in range(4)
+        for w, name in enumerate(names)
+    )
+    questions = tuple(Question(f"q{q}", f"Question {q}?") for q in range(4))
+    dealt = deal(Table(tuple(map(TableWorker, names)), questions, answers, "units"), where="here")
+    assert dealt.states.sum(1).max() == 10
+
+
+def test_a_search_that_leaves_out_hopeless_beginnings_finds_the_best_of_all_orders() -> None:
+    rng = np.random.default_rng(1)
+    seen = Judged(rng.random(DEALT.most.shape, np.float32), rng.random(DEALT.most.shape, np.float32))
+    everyone = np.zeros(len(DEALT), dtype=np.int64)
+    orders = sorted({order[:n] for order in itertools.permutations((0, 0, 1)) for n in (1, 2, 3)})
+    for price in (0.0, 0.01, 0.1):
+        worth = [replay(DEALT, seen, [order], everyone, [0.6]) for order in orders]
+        part = searchable(DEALT, seen, np.arange(len(DEALT)), np.ones(len(DEALT)))
+        found = best_order(part, price=price, threshold=0.6, most_calls=3)
+        assert found.utility == pytest.approx(max((w.right - price * w.cost).mean() for w in worth), abs=1e-6)
 
 
 def test_a_vote_takes_the_most_common_answer() -> None:

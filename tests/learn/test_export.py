@@ -1,4 +1,4 @@
-"""Export: what an adapter becomes in GGUF and back, and that llama.cpp then says what torch says."""
+"""Export: an adapter in GGUF and back, and equal replies of llama.cpp and torch."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_a_specialists_file_for_the_real_base_is_two_megabytes(tmp_path: Path) -
         ({"r": 8}, "rank 8"),
     ],
 )
-def test_what_the_format_cannot_express_is_refused(
+def test_an_adapter_that_the_format_cannot_express_is_refused(
     adapter: Path, base: ModelShapes, tmp_path: Path, changes: dict[str, Any], says: str
 ) -> None:
     set_config(adapter, **changes)
@@ -227,7 +227,9 @@ def test_what_the_format_cannot_express_is_refused(
     assert not (tmp_path / "a.gguf").exists()
 
 
-def test_a_folder_without_an_adapter_says_what_is_missing(adapter: Path, base: ModelShapes, tmp_path: Path) -> None:
+def test_the_error_for_a_folder_without_an_adapter_names_the_missing_file(
+    adapter: Path, base: ModelShapes, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match=r"adapter_config\.json is missing"):
         export_adapter(tmp_path / "nowhere", tmp_path / "a.gguf", base=base)
     (adapter / "adapter_model.safetensors").unlink()
@@ -263,7 +265,7 @@ def test_a_base_that_is_missing_or_no_llama_is_refused(tmp_path: Path) -> None:
         read_base(tmp_path / "bert.gguf")
 
 
-def test_the_command_says_what_it_wrote_or_what_is_wrong(
+def test_the_command_prints_its_file_or_its_error(
     adapter: Path,
     base: ModelShapes,
     tmp_path: Path,
@@ -280,7 +282,7 @@ def test_the_command_says_what_it_wrote_or_what_is_wrong(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_exported_adapter_reads_back_as_it_was(family: str, tmp_path: Path) -> None:
+def test_an_exported_adapter_is_read_back(family: str, tmp_path: Path) -> None:
     base = base_from(tiny(family))
     written = random_adapter(base)
     written.save(tmp_path / "peft", base="tiny")
@@ -366,7 +368,7 @@ async def replies_of(base_gguf: Path, adapter: Path) -> list[str]:
         return [(await worker.ask(request)).text for request in asked]
 
 
-async def test_llama_cpp_says_under_an_exported_adapter_what_torch_says(
+async def test_llama_cpp_with_an_exported_adapter_agrees_with_torch(
     base_gguf: Path, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both families; and rows in the wrong order would be noticed."""
@@ -381,7 +383,7 @@ async def test_llama_cpp_says_under_an_exported_adapter_what_torch_says(
 
     right = export_adapter(tmp_path / "it", tmp_path / "it.gguf", base=read_base(base_gguf)).path
     theirs = [text.strip() for text in await replies_of(base_gguf, right)]
-    # Of a random model many tokens are nearly ties, and llama.cpp keeps what it has read in float16.
+    # Many tokens of a random model are nearly tied, and llama.cpp keeps its memory of the prompt in float16.
     assert sum(a == b for a, b in zip(ours, theirs, strict=True)) >= 4
 
     other = {"llama": "qwen2", "qwen2": "llama"}[base_gguf.stem]

@@ -1,4 +1,4 @@
-"""Policies: what is fitted, what is switched on, and what a question gets."""
+"""Policies: fitting, switching on, and the plan for a question."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from dirigent.errors import ConfigError
 from dirigent.learn.policy import Policy, next_version, roll_back
-from dirigent.learn.policy_fit import FEWEST_LABELS, Fitted, fit_policy, folds_of
+from dirigent.learn.policy_fit import FEWEST_LABELS, HEDGE, Fitted, fit_policy, folds_of, plain_plan, plain_vote
 from dirigent.learn.table import Answer, Table, TableWorker
 from tests.learn.made_tables import QUICK, two_kinds
 
@@ -39,6 +39,27 @@ def test_it_costs_less_at_the_same_accuracy_and_is_switched_on(policy: Policy) -
     assert same.low > -0.02
 
 
+def test_fixed_plans_are_measured_on_the_same_questions(policy: Policy) -> None:
+    [both] = policy.fixed  # no worker answered three times
+    assert (both.name, both.calls) == ("vote of the best 2", 2)
+    assert both.cost == pytest.approx(11.0)
+    assert both.accuracy == pytest.approx(policy.baseline_accuracy + both.diff)
+    assert both.low < both.diff < both.high
+    again = Policy(**msgspec.structs.asdict(policy))
+    assert again.fixed == policy.fixed
+
+
+def test_a_worker_that_answered_three_times_is_a_fixed_plan_of_its_own() -> None:
+    table = two_kinds(60)
+    thrice = tuple(a for a in table.answers if a.worker == "cheap" and a.k == 0)
+    more = tuple(msgspec.structs.replace(a, k=2) for a in thrice)
+    fitted = fit_policy(msgspec.structs.replace(table, answers=table.answers + more), where="here", settings=QUICK)
+    named = {plan.name: plan for plan in fitted.policy.fixed}
+    assert set(named) == {"cheap ×3", "vote of the best 2"}
+    assert named["cheap ×3"].cost == pytest.approx(3.0)
+    assert named["cheap ×3"].accuracy == pytest.approx(0.5)
+
+
 def test_each_kind_of_question_gets_its_own_order(policy: Policy) -> None:
     sums = policy.plan_for("Add 700 and 701 and give the sum.", POOL)
     riddle = policy.plan_for("Who am I? Riddle 700, 1: I walk at night alone.", POOL)
@@ -55,7 +76,22 @@ def test_a_question_unlike_any_other_gets_the_plain_plan(policy: Policy) -> None
     assert found.until is None
 
 
-def test_without_a_worker_the_order_goes_on_without_it(policy: Policy) -> None:
+def test_the_plain_plan_of_a_point_may_cost_somewhat_more_than_the_point(fitted: Fitted) -> None:
+    table = fitted.table
+    assert table is not None
+    assert plain_plan(table, 8.0) == plain_vote(table, HEDGE * 8.0)
+    assert plain_plan(table, 0.1) == plain_vote(table, 10.0), "one call of the best worker is always allowed"
+
+
+def test_few_questions_get_shallow_trees() -> None:
+    deep = msgspec.structs.replace(QUICK, few=200, few_depth=2)
+    for count, depth in ((60, 2), (260, 3)):
+        selector = fit_policy(two_kinds(count), where="here", settings=deep).selector
+        assert selector is not None
+        assert selector.features.shape[1] == depth
+
+
+def test_an_order_skips_a_missing_worker(policy: Policy) -> None:
     found = policy.plan_for("Who am I? Riddle 700, 1: I walk at night alone.", ("cheap",))
     assert set(found.order) == {"cheap"}
     with pytest.raises(ConfigError, match="cheap, dear"):
@@ -108,7 +144,7 @@ def test_a_folder_without_a_whole_policy_is_refused(fitted: Fitted, policy: Poli
 
 
 @pytest.mark.parametrize("count", [10, 60])
-def test_too_little_evidence_switches_nothing_on_and_says_how_much_would_do(count: int) -> None:
+def test_too_little_evidence_switches_nothing_on_and_names_the_labels_needed(count: int) -> None:
     policy = fit_policy(two_kinds(count), where="here", settings=QUICK).policy
     assert policy.active == "off"
     assert policy.why
@@ -128,7 +164,7 @@ def test_estimates_alone_switch_nothing_on() -> None:
 
 
 @pytest.mark.parametrize(("right", "fact"), [(1.0, "every answer is right"), (0.0, "every answer is wrong")])
-def test_a_table_that_tells_no_worker_apart_is_refused(right: float, fact: str) -> None:
+def test_a_table_with_equal_workers_is_refused(right: float, fact: str) -> None:
     with pytest.raises(ConfigError, match=fact):
         fit_policy(changed(two_kinds(40), right=right), where="here", settings=QUICK)
 

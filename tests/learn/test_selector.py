@@ -1,4 +1,4 @@
-"""A selector over any workers: what it learns, and what it picks among served results."""
+"""A selector over any workers: its fit, and its choice among served results."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from dirigent.learn.selector import (
     Row,
     Selector,
     SelectorSettings,
+    cross_fitted_ridge,
     features,
     fit,
     names,
     random_sets,
+    ridge,
 )
 from dirigent.messages import Ran, Result
 
@@ -38,7 +40,7 @@ def result(worker: str, text: str, *, step: int = 0, ran: Ran | None = None) -> 
     return Result(step, worker, "Answer.", text, ran=ran)
 
 
-def test_any_workers_of_a_table_can_be_told_apart(selector: Selector) -> None:
+def test_a_selector_can_be_fitted_to_any_workers_of_a_table(selector: Selector) -> None:
     big, small = selector.chances(row(7))
     assert big > 0.7 > 0.3 > small
 
@@ -46,6 +48,28 @@ def test_any_workers_of_a_table_can_be_told_apart(selector: Selector) -> None:
 def test_every_feature_has_a_name(selector: Selector) -> None:
     values, _ = features(row(1), np.ones((1, 2), dtype=np.bool_), selector.prior("How many?"), POOL)
     assert values.shape[-1] == len(names(POOL)) == len(set(names(POOL)))
+
+
+def test_an_option_and_its_text_say_the_same_and_replies_state_answers() -> None:
+    question = "Which day is it?\nOptions:\n(A) 09/15/1909\n(B) 09/16/1909"
+    texts = ("So it is (B).", "09/16/1909", "It was 09/15/1909, a day later: (A)")
+    one = Row(question, ("B", "09/16/1909", "A"), ("big", "small", "big"), (0, 1, 2), (True,) * 3, texts=texts)
+    values, present = features(one, np.ones((1, 3), dtype=np.bool_), np.zeros(3), POOL)
+    assert present.all()
+    same, stated = (names(POOL).index(name) for name in ("same words", "stated by others"))
+    assert values[0, :, same].tolist() == [1, 1, 0], "the program's date is option B"
+    assert values[0, :, stated].tolist() == [1, 0, 0], "small prints the text of option B"
+
+
+def test_the_ridge_is_stronger_where_words_say_nothing() -> None:
+    rng = np.random.default_rng(1)
+    words = rng.normal(size=(300, 40))
+    noise = rng.normal(size=(300, 1))
+    predicted, weights = cross_fitted_ridge(words, words[:, :1] + 0.1 * noise, np.random.default_rng(1))
+    assert np.corrcoef(predicted[:, 0], words[:, 0])[0, 1] > 0.99
+    _, useless = cross_fitted_ridge(words, noise, np.random.default_rng(1))
+    assert np.abs(weights).sum() > np.abs(ridge(words, words[:, :1], 100.0)).sum() * 0.99
+    assert np.abs(useless).sum() < np.abs(ridge(words, noise, 1.0)).sum()
 
 
 def test_a_saved_selector_keeps_its_workers(selector: Selector, tmp_path: Path) -> None:

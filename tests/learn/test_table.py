@@ -22,7 +22,7 @@ TABLE = Table(
 )
 
 
-def test_a_table_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+def test_a_written_table_is_read_back(tmp_path: Path) -> None:
     TABLE.save(tmp_path)
     assert Table.load(tmp_path) == TABLE
 

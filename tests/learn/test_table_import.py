@@ -58,7 +58,7 @@ async def test_a_program_answers_with_its_last_line_and_a_failed_one_does_not(tm
     assert table.workers[0].runs
 
 
-async def test_a_second_step_says_what_it_read(tmp_path: Path) -> None:
+async def test_a_second_step_names_its_input(tmp_path: Path) -> None:
     ran = {"run": [0, "4", ""]}
     table = await roles_table(tmp_path, [reply("judge", "4"), reply("think", "4"), reply("code", "p", runs=ran)])
     judge = next(answer for answer in table.answers if answer.worker == "judge")
@@ -87,7 +87,7 @@ async def test_outputs_cost_list_prices_and_keep_the_sources_grade(tmp_path: Pat
     assert table.unit == "usd"
 
 
-async def test_outputs_that_state_their_cost_need_no_prices_and_a_negative_score_is_none(tmp_path: Path) -> None:
+async def test_outputs_with_a_stated_cost_need_no_prices_and_a_negative_score_is_ignored(tmp_path: Path) -> None:
     outputs = {"m": {"text": "4", "score": -0.03, "output_tokens": 3, "cost_usd": 0.002}}
     table = await import_files([write(tmp_path / "recorded_a.jsonl", [SUM | {"outputs": outputs}])])
     assert [(a.cost, a.right, a.final) for a in table.answers] == [(0.002, 0.0, "4")]

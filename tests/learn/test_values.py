@@ -261,14 +261,14 @@ def test_a_training_question_is_valued_by_a_selector_that_never_saw_it(monkeypat
     assert all(int(question.split("q")[-1]) % 2 for seen in fitted for question in seen)
 
 
-def test_test_questions_are_told_by_set_and_by_hash() -> None:
+def test_test_questions_are_identified_by_set_and_by_hash() -> None:
     assert values.split_of(answered("any", "gsm8k_test")) == values.split_of(answered("any", "math500")) == "test"
     assert {values.split_of(answered(f"q{i}", "gsm8k_train")) for i in range(100)} == {"train", "dev"}
     assert values.split_of(answered("bbh-navigate-5", "bbh")) in ("train", "dev", "test")
     assert 0.4 < np.mean([values.split_of(answered(f"q{i}", "bbh")) == "test" for i in range(300)]) < 0.6
 
 
-def test_the_command_writes_what_plans_are_valued_on(
+def test_the_command_writes_the_questions_that_plans_are_valued_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = values.fit

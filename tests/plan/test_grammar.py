@@ -75,12 +75,12 @@ ordinary_text = (
 
 
 @given(plan=plans(ordinary_text), dialect=st.sampled_from(DIALECTS))
-def test_what_is_printed_is_admitted(plan: Plan, dialect: Dialect) -> None:
+def test_the_grammar_admits_every_printed_plan(plan: Plan, dialect: Dialect) -> None:
     assert admits(format_plan(plan, NAMES, dialect=dialect), dialect)
 
 
 @given(plan=plans(ordinary_text, max_steps=4), dialect=st.sampled_from(DIALECTS), seed=st.integers(0, 2**32))
-def test_what_is_admitted_is_a_plan(plan: Plan, dialect: Dialect, seed: int) -> None:
+def test_every_text_that_the_grammar_admits_is_a_plan(plan: Plan, dialect: Dialect, seed: int) -> None:
     rng = random.Random(seed)
     text = format_plan(plan, NAMES, dialect=dialect)
     for _ in range(rng.randint(1, 2)):
@@ -261,7 +261,7 @@ def test_the_schema_is_fit_for_strict_structured_output() -> None:
         {"extra": 1},
     ],
 )
-def test_the_schema_refuses_what_it_can_see(change: dict[str, object]) -> None:
+def test_the_schema_refuses_faults_that_it_can_express(change: dict[str, object]) -> None:
     step = {"id": "0", "models": ["math"], "prompt": "go", "access_list": []}
     schema = plan_schema(NAMES, LIMITS)
     assert jsonschema_rs.is_valid(schema, {"steps": [step]})

@@ -1,4 +1,4 @@
-"""What `parse_plan` promises: one door, every fault a PlanError, every plan readable in every dialect."""
+"""The promises of `parse_plan`: one door, every fault a PlanError, every plan readable in every dialect."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_plan_is_written_as_the_design_says(dialect: Dialect) -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_what_was_written_is_read_back(dialect: Dialect) -> None:
+def test_a_written_plan_is_read_back(dialect: Dialect) -> None:
     assert parse_plan(WRITTEN[dialect], NAMES, dialect=dialect) == TWO_STEPS
 
 
@@ -429,7 +429,7 @@ def test_a_plan_by_hand_may_be_in_any_dialect(dialect: Dialect) -> None:
 def test_a_json_plan_by_hand_that_quotes_lists_is_read_as_json() -> None:
     text = steps_json({"models": ["math"], "prompt": "Explain: model_id = [0] subtasks = ['x'] access_list = [[]]"})
     assert parse_any(text, NAMES).steps[0].worker == "math"
-    assert parse_plan(text, NAMES).steps == (Step("letters", "x"),), "lists alone would read what is quoted"
+    assert parse_plan(text, NAMES).steps == (Step("letters", "x"),), "lists alone would read the quoted text"
 
 
 def test_a_plan_by_hand_that_no_dialect_reads_says_why_in_each() -> None:

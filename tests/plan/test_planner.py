@@ -1,4 +1,4 @@
-"""A draft is a text or a plan, and both are held to the same rules."""
+"""A draft is a text or a plan, and both obey the same rules."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def brief(*, previous: Previous | None = None) -> Brief:
         (Plan(), ("empty",)),
     ],
 )
-def test_a_carried_plan_is_refused_for_what_a_text_is_refused_for(plan: Plan, facts: tuple[str, ...]) -> None:
+def test_a_carried_plan_is_refused_for_the_same_faults_as_a_text(plan: Plan, facts: tuple[str, ...]) -> None:
     with pytest.raises(PlanError) as refused:
         read_draft(Draft(plan=plan), brief())
     assert all(fact in str(refused.value) for fact in facts)

@@ -1,4 +1,4 @@
-"""What a planner is shown: cards, examples, conversations, and the results of earlier rounds."""
+"""A planner's prompt: cards, examples, conversations, and the results of earlier rounds."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_examples_longer_than_the_limit_are_not_shown() -> None:
     assert "ten-year-old" in text
 
 
-def test_what_never_changes_comes_first_and_the_question_last() -> None:
+def test_the_constant_part_comes_first_and_the_question_last() -> None:
     text = text_of(prompted_planner_messages(QUESTION, INFOS, limits=Limits(), dialect="lists", secret="s"))
     assert text.index("Examples") < text.index("0 a: facts") < text.index("capital of Norway")
 

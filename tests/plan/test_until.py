@@ -1,4 +1,4 @@
-"""`until`: written, read back and refused alike in every dialect, and offered only where a worker selects."""
+"""`until`: written, read back and refused alike in every dialect, and offered only if a worker selects."""
 
 from __future__ import annotations
 

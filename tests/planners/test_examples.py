@@ -1,4 +1,4 @@
-"""What follows from examples: who is best, who is cheapest, and what samples cost; worked by hand."""
+"""Figures from examples, worked by hand: the best worker, the cheapest one, and the cost of samples."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_self_moa_also_pays_for_reading_all_answers_with_the_words_around_them
 
 
 def _shown(question: str, reply: str, *, samples: int) -> str:
-    """What the synthesis reads, as the executor puts it."""
+    """The synthesis's prompt, as the executor writes it."""
     plan = Plan((*[Step("a", ANSWER)] * samples, Step("a", SYNTHESISE, tuple(range(samples)))))
     replies = dict.fromkeys(range(samples), reply)
     (message,) = step_messages([Message("user", question)], plan, samples, replies, secret="any")
@@ -90,7 +90,7 @@ def test_a_worker_that_never_sees_the_question_reads_it_in_its_subtask() -> None
     assert blind.each_usd - seeing.each_usd == pytest.approx(95e-6, abs=1e-6)
 
 
-def test_where_tokens_or_their_price_are_unknown_a_synthesis_is_one_more_call() -> None:
+def test_with_unknown_tokens_or_prices_a_synthesis_counts_as_one_more_call() -> None:
     for info in (WorkerInfo("b", price=Price(1.0, 1.0)), WorkerInfo("a")):
         cost = self_moa_cost(EXAMPLES, info)
         assert cost.usd_of(3) == pytest.approx(4 * mean_costs_usd(EXAMPLES)[info.name])

@@ -69,7 +69,7 @@ async def test_moa_of_three_by_two_reads_the_layer_before() -> None:
     assert [step.worker for step in plan.steps] == ["a", "b", "c", "a", "b", "c", "c"]
 
 
-async def test_moa_takes_fewer_proposers_where_the_limit_is_low_but_never_fewer_layers() -> None:
+async def test_moa_takes_fewer_proposers_under_a_low_limit_but_never_fewer_layers() -> None:
     assert len((await plan_of(FanOut(), max_steps=3)).steps) == 3
     with pytest.raises(ConfigError, match=facts("max_steps 7 5")):
         await plan_of(FanOut(proposers=3, layers=2), max_steps=5)
@@ -146,7 +146,7 @@ async def test_the_reviewer_is_shown_the_answer_and_not_the_plan() -> None:
     assert "1. think" not in reviewer.seen_text
 
 
-async def test_by_price_the_dearest_or_the_cheapest_answers_and_says_why() -> None:
+async def test_by_price_the_dearest_or_the_cheapest_answers_and_gives_the_reason() -> None:
     prices = {"mid": Price(1, 2), "dear": Price(5, 9), "cheap": Price(0.1, 0.2), "dear2": Price(5, 9)}
     pool = Pool(
         [*[Scripted("x", name=name, price=price) for name, price in prices.items()], Scripted("x", name="open")]

@@ -1,4 +1,4 @@
-"""The kNN router asks whoever did best on questions like this one: worked by hand."""
+"""The kNN router asks the worker that did best on similar questions: worked by hand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_question_like_no_other_has_no_neighbours() -> None:
 @pytest.mark.parametrize(
     ("question", "worker"), [("france again", "facts"), ("nine and seven", "sums"), ("zebra", "facts")]
 )
-def test_neighbours_choose_and_the_mean_decides_where_there_are_none(question: str, worker: str) -> None:
+def test_neighbours_choose_and_without_neighbours_the_mean_decides(question: str, worker: str) -> None:
     assert KnnRouter(Neighbours(QUESTIONS), SCORES, k=2, prior=0.1).choose(question) == worker
 
 

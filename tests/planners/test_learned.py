@@ -1,4 +1,4 @@
-"""The planner that a fitted policy decides for: its plans, its reasons, and who takes no part."""
+"""The planner that a fitted policy decides for: its plans, its reasons, and the workers it leaves out."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import pytest
 from dirigent.conduct import Conductor
 from dirigent.errors import ConfigError
 from dirigent.limits import Limits
-from dirigent.messages import Message, Result, Usage, conversation
-from dirigent.plan.plan import Plan, Step
+from dirigent.messages import Message, Ran, Result, Usage, conversation
+from dirigent.plan.plan import EarlierStep, Plan, Step
 from dirigent.plan.planner import Brief, Draft, Previous
 from dirigent.planners import planner
+from dirigent.planners.fixed import Single
 from dirigent.planners.learned import CHOOSE, Learned, Prefer, left_out, measured
+from dirigent.planners.program import Program
 from dirigent.planners.spec import Setup
 from dirigent.run.step_prompt import ANSWER
 from dirigent.run.trace import saved_usd_estimate
@@ -35,7 +37,7 @@ class Selected(msgspec.Struct):
 
 
 class Sure:
-    """Takes the newest result, and is as sure of it as this says for each number of results."""
+    """Takes the newest result; its confidence depends on the number of results."""
 
     def __init__(self, *chances: float) -> None:
         self._chances = chances
@@ -52,6 +54,7 @@ class Decided(msgspec.Struct):
     until: float | None = 0.7
     why: str = "sums are best asked of quick"
     baseline: str = "strong"
+    novel: bool = False
 
 
 class Policy:
@@ -62,6 +65,7 @@ class Policy:
         *order: str,
         end: Literal["last", "vote", "select"] = "select",
         selector: Sure | None = None,
+        novel: bool = False,
     ) -> None:
         self.fingerprints = {"quick": "q1", "strong": "s1"}
         self.selector = selector or Sure(0.9, 0.9)
@@ -69,6 +73,7 @@ class Policy:
         self.told: list[tuple[str, int | None, str]] = []
         self._order = order or ("quick", "strong")
         self._end = end
+        self._novel = novel
 
     def plan_for(
         self, question: str, workers: Collection[str], *, prefer: Prefer, most_calls: int | None, at: str
@@ -76,7 +81,7 @@ class Policy:
         self.asked.append((question, tuple(workers)))
         self.told.append((prefer, most_calls, at))
         until = 0.7 if prefer == "cost" else None
-        return Decided(self._order[:most_calls], end=self._end, until=until)
+        return Decided(self._order[:most_calls], end=self._end, until=until, novel=self._novel)
 
 
 def pool_of(policy: Policy, *, quick: str = "q1", strong: str = "s1", new: bool = False) -> Pool:
@@ -125,7 +130,7 @@ async def test_a_vote_ends_in_the_worker_that_counts_and_never_stops_early() -> 
     assert (plan.steps[-1], plan.until) == (Step("vote", CHOOSE, (0, 1, 2)), None)
 
 
-async def test_the_policy_is_told_how_many_calls_fit_and_which_point_is_wanted() -> None:
+async def test_the_policy_gets_the_number_of_calls_and_the_operating_point() -> None:
     policy = Policy("quick", "quick", "strong")
     draft = await drafted(policy, pool_of(policy), max_steps=3, at="best")
     assert policy.told == [("cost", 2, "best")]
@@ -163,7 +168,24 @@ async def test_a_second_round_accepts() -> None:
     assert (await Learned(policy).draft(brief)).plan == Plan()
 
 
-def test_a_profile_without_a_policy_says_what_is_missing() -> None:
+async def test_a_question_unlike_all_that_was_measured_is_planned_by_another_planner() -> None:
+    for novel, worker in ((True, "new"), (False, "quick")):
+        policy = Policy("quick", end="last", novel=novel)
+        pool = pool_of(policy, new=True)
+        draft = await Learned(policy, unlike=Single("new")).draft(Brief(conversation("2+2?"), pool, Limits()))
+        assert draft.plan == Plan((Step(worker, ANSWER),))
+        assert draft.reason is None or draft.reason.left_out == ()  # the other planner may ask the new worker
+
+
+async def test_a_second_round_is_the_other_planners() -> None:
+    policy = Policy()
+    pool = pool_of(policy, new=True)
+    failed = EarlierStep("quick", ANSWER, reply="The program failed.", ran=Ran("1/0", 1, ""))
+    brief = Brief(conversation("2+2?"), pool, Limits(max_rounds=2), previous=Previous("", "x", steps=(failed,)))
+    assert (await Learned(policy, unlike=Program("new")).draft(brief)).plan == Plan((Step("new", ANSWER),))
+
+
+def test_the_error_for_a_profile_without_a_policy_names_the_key() -> None:
     policy = Policy()
     spec = planner("learned")
     assert spec.make is not None
@@ -172,7 +194,7 @@ def test_a_profile_without_a_policy_says_what_is_missing() -> None:
     assert spec.make(Setup(pool=pool_of(policy), policy=policy, selector="select")).name == "learned"
 
 
-async def test_a_run_says_what_was_chosen_why_and_what_it_saved() -> None:
+async def test_a_run_notes_the_choice_its_reason_and_the_saving() -> None:
     policy = Policy(selector=Sure(0.8))
     trace = await Conductor(Learned(policy), pool_of(policy)).run("2+2?")
     assert (trace.status, trace.answer, trace.answered_by) == ("done", "4", "quick")
@@ -210,7 +232,7 @@ def able_pool(policy: Policy, *, quick: set[Ability], strong: set[Ability]) -> P
 
 
 @pytest.mark.parametrize("need", ["tools", "images"])
-async def test_what_was_not_measured_is_answered_by_the_best_worker_that_can(need: Ability) -> None:
+async def test_an_unmeasured_kind_of_request_gets_the_best_able_worker(need: Ability) -> None:
     policy = Policy()
     for quick, strong, chosen in (({need}, {need}, "strong"), ({need}, set(), "quick")):
         pool = able_pool(policy, quick=quick, strong=strong)
@@ -229,7 +251,7 @@ async def test_a_schema_goes_to_workers_that_keep_to_one() -> None:
     assert policy.asked == [("2+2?", ("strong",))]
 
 
-async def test_where_no_measured_worker_can_another_answers() -> None:
+async def test_if_no_measured_worker_is_able_another_answers() -> None:
     policy = Policy()
     able = Scripted("x", name="able", fingerprint="new", abilities=frozenset({"images"}), price=Price(1, 1))
     pool = Pool([*able_pool(policy, quick=set(), strong=set()).values(), able])
@@ -237,7 +259,7 @@ async def test_where_no_measured_worker_can_another_answers() -> None:
     assert (await Learned(policy).draft(brief)).plan == Plan((Step("able", ANSWER),))
 
 
-async def test_of_a_conversation_the_policy_reads_what_was_asked_last() -> None:
+async def test_the_policy_reads_a_conversations_last_question() -> None:
     policy = Policy()
     said = (Message("system", "Be kind."), *conversation("first"), Message("assistant", "so"), *conversation("2+2?"))
     await Learned(policy).draft(Brief(said, pool_of(policy), Limits()))

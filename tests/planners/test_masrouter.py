@@ -1,4 +1,4 @@
-"""MasRouter: teams as plans by hand, gradients against finite differences, a policy that learns from what it earns."""
+"""MasRouter: teams as plans by hand, gradients against finite differences, a policy that learns from its rewards."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_chain_reads_the_one_before() -> None:
     ("mode", "reads"),
     [("full", [(), (0,), (0, 1)]), ("debate", [(), (), (0, 1)]), ("reflect", [(), (0,), (1,)])],
 )
-def test_modes_differ_in_who_reads_whom(mode: str, reads: list[tuple[int, ...]]) -> None:
+def test_modes_differ_in_access(mode: str, reads: list[tuple[int, ...]]) -> None:
     plan = plan_of(team(mode, 0, 1, 4, workers=(0, 0, 1)), "ab")
     assert [step.access for step in plan.steps] == reads
     assert plan.steps[-1].subtask.endswith(REVIEW if mode == "reflect" else FINISH)

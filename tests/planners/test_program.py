@@ -6,9 +6,13 @@ import pytest
 from tests.facts import says
 
 from dirigent import Conductor, Limits, Pool, Scripted
-from dirigent.messages import Ran, Reply
+from dirigent.messages import Ran, Reply, conversation
+from dirigent.plan.plan import EarlierStep
+from dirigent.plan.planner import Brief, Previous
 from dirigent.planners.program import Program, asks_for_a_value
+from dirigent.planners.vote_counter import Counting
 from dirigent.run.trace import Trace
+from dirigent.tasks.answer_forms import same_free_answer
 
 PRINTED = Ran("print(391)", 0, "391")
 SUM = "What is 17 times 23?"
@@ -38,6 +42,11 @@ async def asked(question: str, printed: Ran = PRINTED, **limits: int) -> Trace:
         "If a train leaves at 14:35 and takes 2 hours 50 minutes, when does it arrive?",
         "Sort these words alphabetically: pear, apple, fig",
         "Is 97 a prime number?",
+        "What date is 45 days after 10 November 2025?",
+        "How many grams are 3.5 ounces?",
+        "Write 1994 as a Roman numeral.",
+        'Spell the word "necessary" backwards.',
+        "Split a bill of 134.70 euros equally among 6 people.",
     ],
 )
 async def test_a_value_is_computed(question: str) -> None:
@@ -57,6 +66,8 @@ async def test_a_value_is_computed(question: str) -> None:
         "Why is the sky blue?",
         "What happened in 1914 and in 1918?",
         "Name three animals that live in the sea.",
+        "How many legs does a spider have?",
+        "In which year did the Berlin Wall fall?",
     ],
 )
 async def test_anything_else_is_one_plain_call(question: str) -> None:
@@ -69,6 +80,25 @@ async def test_a_program_without_an_answer_leaves_the_question_to_the_plain_work
     trace = await asked(SUM, ran, max_rounds=2)
     assert (trace.answer, [step.worker for step in trace.steps]) == ("plainly", ["coder", "plain"])
     assert (await asked(SUM, ran, max_rounds=1)).answer == "The program failed."
+
+
+async def test_a_selector_over_failed_programs_gives_no_answer_either() -> None:
+    failed, printed = (Reply(ran.output or "The program failed.", ran=ran) for ran in (Ran("1/0", 1, ""), PRINTED))
+    for second, workers in ((failed, ["plain"]), (printed, [])):
+        pool = Pool(
+            [
+                Scripted("plainly", name="plain"),
+                Scripted(failed, name="coder", runs_programs=True),
+                Scripted(second, name="other", runs_programs=True),
+                Counting(same_free_answer),
+            ]
+        )
+        asked = (EarlierStep("coder", SUM, ran=failed.ran), EarlierStep("other", SUM, ran=second.ran))
+        steps = (*asked, EarlierStep("count", "Count.", (0, 1), reply="The program failed."))
+        brief = Brief(conversation(SUM), pool, Limits(max_rounds=2), previous=Previous("", "x", steps=steps))
+        plan = (await Program("plain").draft(brief)).plan
+        assert plan is not None
+        assert [step.worker for step in plan.steps] == workers
 
 
 async def test_an_answer_that_was_printed_is_accepted_without_another_call() -> None:

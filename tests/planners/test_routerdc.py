@@ -33,7 +33,7 @@ def examples(n: int = 60) -> list[Example]:
     found = []
     for i in range(n):
         topic = ("facts", "sums")[i % 2]
-        question = f"{TOPICS[topic][i // 2 % 3]} of number {i // 2}"  # the number tells nothing
+        question = f"{TOPICS[topic][i // 2 % 3]} of number {i // 2}"  # the number carries no information
         found.append(Example(question, {worker: float(worker == topic) for worker in TOPICS}))
     return found
 

@@ -85,11 +85,11 @@ def test_of_the_workers_asked_alone_the_distances_are_looked_up_in_their_order()
     assert smoothing.picker("add up", among=["b", "c", "a"]).picked(nothing) == 1
 
 
-async def test_a_picker_that_reads_nothing_says_so() -> None:
+async def test_a_picker_without_results_is_an_error() -> None:
     with pytest.raises(WorkerError, match=facts(Picking().info.name)):
         await Picking().ask(Request((Message("user", "Pick."),)))
 
 
-def test_two_workers_cannot_be_told_apart() -> None:
+def test_two_workers_are_too_few_for_an_estimate() -> None:
     with pytest.raises(ConfigError, match=facts("3 2")):
         scatter(apart(1.0, 2.0))

@@ -31,7 +31,7 @@ async def test_the_answer_most_give_wins_however_they_write_it() -> None:
     assert trace.answer == "The answer is 0.5"
 
 
-async def test_a_tie_goes_to_the_first() -> None:
+async def test_the_first_answer_wins_a_tie() -> None:
     assert (await run(Panel("cab"), Counting(SAME), a="1", b="2", c="3")).answer == "3"
 
 
@@ -45,11 +45,11 @@ async def test_a_reply_without_an_answer_has_no_vote() -> None:
     assert trace.answer == "7"
 
 
-async def test_where_nobody_answers_the_first_reply_stands() -> None:
+async def test_without_any_answer_the_first_reply_is_returned() -> None:
     assert (await run(Panel("ab"), Counting(SAME), a="no idea", b="none")).answer == "no idea"
 
 
-async def test_an_empty_reply_is_nobodys_vote() -> None:
+async def test_an_empty_reply_has_no_vote() -> None:
     assert (await run(Panel("abc"), Counting(SAME), a="", b="4", c="4")).answer == "4"
 
 
@@ -73,7 +73,7 @@ async def test_two_that_disagree_are_escalated_to_the_best() -> None:
     assert (trace.answer, trace.usage.calls) == ("9", 3)
 
 
-async def test_one_that_does_not_answer_is_no_agreement() -> None:
+async def test_a_missing_answer_is_no_agreement() -> None:
     trace = await run(Escalate(("a", "b"), "best"), Counting(SAME, name="agree", unanimous=True), a="1", b="", best="9")
     assert trace.answer == "9"
 
@@ -98,13 +98,13 @@ async def voted(*results: Result) -> Reply:
     return await Counting(SAME).ask(Request((), results=results))
 
 
-async def test_a_vote_says_whose_answer_it_repeats_and_how_many_gave_it() -> None:
+async def test_a_vote_names_the_repeated_answers_worker_and_its_votes() -> None:
     reply = await voted(result(0, "1"), result(2, "The answer is 2"), result(3, "2"), result(5, "no idea"))
     assert reply.text == "The answer is 2"
     assert reply.chosen == Choice(2, votes=2, of=3)
 
 
-async def test_a_tie_goes_to_the_answer_that_a_program_printed() -> None:
+async def test_an_answer_printed_by_a_program_wins_a_tie() -> None:
     ran = Ran("print(2)", 0, "2")
     assert (await voted(result(0, "1"), result(1, "2", ran))).text == "2"
 
@@ -131,11 +131,11 @@ async def test_no_failed_step_is_given_to_a_counter() -> None:
     assert [step.worker for step in trace.steps] == ["b", "count"]
 
 
-async def test_a_counter_that_reads_nothing_says_so() -> None:
+async def test_a_counter_without_results_is_an_error() -> None:
     with pytest.raises(WorkerError, match=facts(Counting(SAME).info.name)):
         await Counting(SAME).ask(Request((Message("user", "Count."),)))
 
 
-def test_a_vote_of_nobody_is_refused() -> None:
+def test_a_vote_without_workers_is_refused() -> None:
     with pytest.raises(ConfigError):
         Panel(())

@@ -74,7 +74,7 @@ async def test_steps_that_do_not_read_one_another_run_at_the_same_time() -> None
     assert (await execute(plan, workers, QUESTION)).error is None
 
 
-async def test_a_step_waits_for_nothing_but_what_it_reads() -> None:
+async def test_a_step_waits_only_for_the_steps_it_reads() -> None:
     order: list[int] = []
 
     def note(event: Event) -> None:
@@ -87,7 +87,7 @@ async def test_a_step_waits_for_nothing_but_what_it_reads() -> None:
     assert order == [1, 2, 0]
 
 
-async def test_a_failed_worker_is_replaced_once_and_the_record_says_so() -> None:
+async def test_a_failed_worker_is_replaced_once_and_the_record_shows_it() -> None:
     events: list[Event] = []
     workers = {"bad": Scripted(WorkerError("down", worker="bad")), "good": Scripted("fine")}
     done = await execute(chain("bad"), workers, QUESTION, reassign=True, observe=events.append)
@@ -106,7 +106,7 @@ class BreaksOff:
         raise WorkerError("cut", fault="reply")
 
 
-async def test_what_was_spent_before_the_ledger_failed_is_on_record() -> None:
+async def test_spending_before_the_ledger_failed_is_on_record() -> None:
     class Once(Budget):
         async def reserve(self, quote: Quote) -> Hold:
             if self.spent_usd:
@@ -119,7 +119,7 @@ async def test_what_was_spent_before_the_ledger_failed_is_on_record() -> None:
     assert (done.steps[0].status, done.steps[0].cost_usd) == ("failed", 100)
 
 
-async def test_what_a_failed_worker_spent_counts_against_the_cap_of_its_step() -> None:
+async def test_a_failed_workers_spending_counts_against_the_cap_of_its_step() -> None:
     good = Scripted("word " * 100, name="good", price=Price(0, 1e6))
     limits = Limits(max_step_cost_usd=130, max_output_tokens=100)
     workers = {"bad": BreaksOff(), "good": good}
@@ -144,7 +144,7 @@ async def test_without_reassignment_the_failure_ends_the_run() -> None:
     assert str(done.error) == "down"
 
 
-async def test_a_substitute_must_be_able_to_do_what_is_asked() -> None:
+async def test_a_substitute_must_have_the_abilities_of_the_request() -> None:
     plain = Scripted("no schema here")
     able = Scripted("{}", abilities=frozenset({"schema"}))
     workers = {"bad": Scripted(WorkerError("down")), "plain": plain, "able": able}
@@ -155,7 +155,7 @@ async def test_a_substitute_must_be_able_to_do_what_is_asked() -> None:
 
 
 @pytest.mark.parametrize("access", [(0,), ()])
-async def test_a_step_that_is_not_asked_again_keeps_what_it_cost_before(access: tuple[int, ...]) -> None:
+async def test_a_step_that_is_not_asked_again_keeps_its_earlier_cost(access: tuple[int, ...]) -> None:
     paid = Attempt("good", 1.0, cost_usd=5.0)
     plan = Plan((Step("bad", "x"), Step("good", "y", access), Step("good", "z", (0, 1))))
     prior = [StepRecord(1, "good", "y", access, status="cancelled", attempts=(paid,))]
@@ -165,14 +165,14 @@ async def test_a_step_that_is_not_asked_again_keeps_what_it_cost_before(access: 
     assert done.steps[1].attempts == (paid,)
 
 
-async def test_a_step_that_goes_on_began_when_it_was_first_asked() -> None:
+async def test_a_resumed_step_began_when_it_was_first_asked() -> None:
     prior = [StepRecord(0, "a", "do 0", status="cancelled", started_s=1.5, ended_s=3.0)]
     done = await execute(chain("a"), {"a": Scripted("x")}, QUESTION, prior=prior, started=time.monotonic() - 10)
     assert done.steps[0].started_s == 1.5
     assert done.steps[0].ended_s >= 10
 
 
-async def test_a_tool_call_that_was_cut_off_is_nobodys_to_carry_out() -> None:
+async def test_a_tool_call_that_was_cut_off_is_not_carried_out() -> None:
     tools, able = (Tool("look", {"type": "object"}),), frozenset({"tools"})
     cut = Reply("", tool_calls=(ToolCall("1", "look", '{"at": "sk'),), finish="length")
     whole = Reply("", tool_calls=(ToolCall("1", "look", '{"at": "sky"}'),), finish="length")
@@ -203,7 +203,7 @@ async def test_a_lost_side_branch_does_not_end_the_run() -> None:
     assert done.error is None
 
 
-async def test_what_reads_a_step_that_was_skipped_is_skipped_too() -> None:
+async def test_a_step_that_reads_a_skipped_step_is_skipped_too() -> None:
     plan = Plan((Step("bad", "x"), Step("w", "reads 0", (0,)), Step("w", "reads 1", (1,)), Step("w", "main")))
     worker = Scripted("fine")
     done = await execute(plan, {"bad": Scripted(WorkerError("down")), "w": worker}, QUESTION)
@@ -269,7 +269,7 @@ async def test_cancelling_abandons_running_steps_and_starts_no_other() -> None:
     assert after.requests == []
 
 
-async def test_cancelling_a_plan_of_one_step_abandons_it_and_says_so() -> None:
+async def test_cancelling_a_plan_of_one_step_abandons_it_on_record() -> None:
     ended: list[StepEnded] = []
     slow = Scripted("late", delay_s=30)
     watch = lambda event: ended.append(event) if isinstance(event, StepEnded) else None  # noqa: E731
@@ -308,7 +308,7 @@ async def test_a_bug_in_one_step_ends_the_others_at_once() -> None:
     assert len(asyncio.all_tasks()) == 1, "nothing outlives the run"
 
 
-async def test_what_a_bug_ended_says_so_and_was_not_cancelled_by_anybody() -> None:
+async def test_a_step_ended_by_a_bug_is_recorded_as_such_and_not_as_cancelled() -> None:
     workers = {"bug": Scripted(ZeroDivisionError("oh")), "slow": Scripted("late", delay_s=30), "end": Scripted("x")}
     plan = Plan((Step("slow", "x"), Step("bug", "y"), Step("end", "z", (0, 1))))
     seen: list[Event] = []
@@ -351,7 +351,7 @@ async def test_only_the_last_step_gets_schema_and_stops() -> None:
     assert last.requests[0].max_output_tokens == 7
 
 
-async def test_a_grammar_holds_the_last_step_and_whoever_takes_it_over() -> None:
+async def test_a_grammar_binds_the_last_step_and_its_substitute() -> None:
     able = frozenset({"grammar"})
     first, plain, last = Scripted("a"), Scripted("no"), Scripted("yes", abilities=able)
     workers = {"first": first, "down": Scripted(WorkerError("down")), "plain": plain, "last": last}
@@ -376,7 +376,7 @@ async def test_text_is_streamed_only_when_asked_for() -> None:
     assert "".join(e.text for e in events if isinstance(e, StepDelta)) == "one two"
 
 
-async def test_a_step_that_only_answers_gets_the_conversation_as_it_is() -> None:
+async def test_a_step_that_only_answers_gets_the_unchanged_conversation() -> None:
     spy = Scripted("4")
     question = (Message("system", "Be brief."), Message("user", "2 + 2?"))
     await execute(Plan((Step("spy", ANSWER),)), {"spy": spy}, question)

@@ -1,4 +1,4 @@
-"""Runs that wait for the caller's tools, and runs that go on from what was written down of them."""
+"""Runs that wait for the caller's tools, and runs that continue from their stored state."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Leg:
     @property
     def state(self) -> RunState:
         (paused,) = (event for event in self.events if isinstance(event, Paused))
-        # As a store would give it back.
+        # As read from a store.
         return msgspec.json.decode(msgspec.json.encode(paused.state), type=RunState)
 
     async def run(self, running: Conductor, state: RunState | None = None, **more: object) -> Trace:
@@ -76,7 +76,7 @@ def results(state: RunState, **by_upstream_id: str) -> RunState:
 CHAIN = Plan((Step("a", "look up"), Step("b", "use a tool", (0,)), Step("c", "answer", (1,))))
 
 
-async def test_a_step_in_the_middle_asks_for_a_tool_and_goes_on_with_its_result() -> None:
+async def test_a_step_in_the_middle_asks_for_a_tool_and_continues_with_its_result() -> None:
     a, b, c = worker("a", "ALPHA"), worker("b", calls("up-1"), "BETA"), worker("c", "GAMMA")
     running, first = conductor(CHAIN, a, b, c), Leg()
     waiting = await first.run(running)
@@ -180,7 +180,7 @@ async def test_missing_results_are_named() -> None:
     assert one not in str(caught.value)
 
 
-async def test_who_is_bound_to_call_a_tool() -> None:
+async def test_a_required_tool_binds_the_last_step_alone() -> None:
     plain = worker("plain", "x", abilities=frozenset())
     able, last = worker("able", "y"), worker("last", "z")
     plan = Plan((Step("plain", "1"), Step("able", "2"), Step("last", "3", (0, 1))))
@@ -224,7 +224,7 @@ async def test_limits_are_those_the_run_began_with() -> None:
     assert b.requests[0].max_output_tokens == 7
 
 
-async def test_a_step_that_was_reassigned_goes_on_with_its_substitute() -> None:
+async def test_a_reassigned_step_continues_with_its_substitute() -> None:
     bad, good = worker("bad", WorkerError("down")), worker("good", calls("1"), "fine")
     running, leg = Conductor(Fixed(Plan((Step("bad", "do"),))), Pool([bad, good])), Leg()
     await leg.run(running)
@@ -255,7 +255,7 @@ async def test_in_a_second_round_a_pause_keeps_the_first_answer_as_a_standing_on
     assert planner.calls == 2, "a plan stands as it was written"
 
 
-async def test_observers_of_a_later_leg_are_told_the_plan_and_only_what_happens_now() -> None:
+async def test_observers_of_a_later_leg_see_the_plan_and_only_new_events() -> None:
     leg, later = Leg(), Leg()
     running = conductor(CHAIN, worker("a", "x"), worker("b", calls("1"), "y"), worker("c", "z"))
     await leg.run(running)
@@ -271,7 +271,7 @@ async def test_a_conductor_in_a_pool_passes_its_tool_calls_on() -> None:
     assert [call.name for call in reply.tool_calls] == ["weather"]
 
 
-async def test_what_a_leg_adds_can_be_told_from_what_was_before() -> None:
+async def test_the_parts_that_a_leg_adds_can_be_separated() -> None:
     leg = Leg()
     running = conductor(CHAIN, worker("a", "x"), worker("b", calls("1"), "y"), worker("c", "z"))
     before = await leg.run(running)
@@ -320,7 +320,7 @@ async def test_a_journal_has_every_step_before_the_next_is_asked() -> None:
     assert at_call == [1, 2, 3]
 
 
-async def test_a_run_goes_on_from_its_journal_at_the_first_step_that_had_not_ended() -> None:
+async def test_a_run_resumes_from_its_journal_at_the_first_unfinished_step() -> None:
     states: list[RunState] = []
 
     async def journal(state: RunState) -> None:
@@ -348,7 +348,7 @@ async def test_a_journal_that_fails_ends_the_run_before_more_is_paid() -> None:
     assert (a.calls, b.calls, c.calls) == (1, 0, 0)
 
 
-async def test_a_run_that_was_cut_off_is_asked_again_only_where_it_was_cut(wait_until: WaitUntil) -> None:
+async def test_an_interrupted_run_asks_only_its_interrupted_step_again(wait_until: WaitUntil) -> None:
     seen: list[Event] = []
     a, b, c = worker("a", "A"), worker("b", "B", delay_s=30), worker("c", "C")
     running = conductor(CHAIN, a, b, c)
@@ -385,7 +385,7 @@ def in_two_rounds(second: str, *workers: Scripted) -> Conductor:
     return Conductor(LanguagePlanner(planner, dialect="lines"), Pool(workers), limits=Limits(max_rounds=2))
 
 
-async def test_a_pause_in_a_second_round_goes_on_with_all_that_the_first_one_found() -> None:
+async def test_a_pause_in_a_second_round_resumes_with_the_first_rounds_results() -> None:
     a, b = worker("a", "ALPHA", "FIRST"), worker("b", calls("1"), "BETA", "JOINED")
     running, leg = in_two_rounds("use a tool | b 1 | 0\njoin | b 1 | 1 2", a, b), Leg()
     waiting = await leg.run(running)
@@ -401,7 +401,7 @@ async def test_a_pause_in_a_second_round_goes_on_with_all_that_the_first_one_fou
     assert b.requests[1].messages[:-2] == b.requests[0].messages, "what it saw before, marks included"
 
 
-async def test_a_run_goes_on_from_its_journal_in_its_second_round() -> None:
+async def test_a_run_resumes_from_its_journal_in_its_second_round() -> None:
     states: list[RunState] = []
 
     async def journal(state: RunState) -> None:

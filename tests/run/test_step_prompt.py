@@ -1,4 +1,4 @@
-"""What a worker is shown: the results on its access list, between marks that cannot be forged."""
+"""A worker's prompt: the results on its access list, between marks that cannot be forged."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_an_empty_reply_is_left_out() -> None:
     assert "step 0>" not in text_of(step_messages(QUESTION, PLAN, 1, {0: " \n"}, secret="s"))
 
 
-def test_a_long_reply_loses_its_middle_and_says_so() -> None:
+def test_a_long_reply_loses_its_middle_with_a_note() -> None:
     text = text_of(step_messages(QUESTION, PLAN, 1, {0: "x" * (MAX_RESULT_CHARS + 500)}, secret="s"))
     assert "500 characters left out" in text
     assert len(text) < MAX_RESULT_CHARS + 2000

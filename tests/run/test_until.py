@@ -1,4 +1,4 @@
-"""Plans with `until`: steps in order, a choice after each, and no step asked that the choice makes needless."""
+"""Plans with `until`: steps in order, a choice after each, and no call for a step that the choice makes needless."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ async def test_with_no_result_left_the_last_failed_step_gets_a_substitute() -> N
     assert [step.worker for step in done.steps] == ["a", "c", "select"]
 
 
-async def test_a_selector_that_cannot_say_how_sure_it_is_is_not_sure() -> None:
+async def test_a_selector_without_a_confidence_counts_as_unsure() -> None:
     workers = pool_of(Scripted("a", name="a"), Scripted("b", name="b"), chooser({1: None, 2: None}))
     done = await execute(asking("a", "b"), workers, "?")
     assert [step.status for step in done.steps] == ["done", "done", "done"]
@@ -182,7 +182,7 @@ async def test_the_deadline_of_the_run_holds_for_the_choice() -> None:
     assert isinstance(done.error, DeadlineError)
 
 
-async def test_a_cancelled_run_keeps_what_ended() -> None:
+async def test_a_cancelled_run_keeps_its_finished_steps() -> None:
     workers = pool_of(Scripted("a", name="a"), Scripted("b", name="b", delay_s=30), chooser({1: 0.1}))
     ended: list[StepRecord] = []
     task = asyncio.ensure_future(
@@ -200,7 +200,7 @@ async def test_a_cancelled_run_keeps_what_ended() -> None:
     assert {step.index: step.status for step in ended} == {0: "done", 1: "cancelled", 2: "cancelled"}
 
 
-async def test_the_callers_schema_goes_to_the_steps_that_may_be_the_answer() -> None:
+async def test_steps_that_may_be_the_answer_get_the_callers_schema() -> None:
     plan = Plan(
         (Step("a", ANSWER), Step("b", "Check it.", (0,)), Step("select", "Choose.", (0, 1))),
         until=0.9,
@@ -225,7 +225,7 @@ def conductor(plan: Plan, *workers: Worker, **settings: object) -> Conductor:
     return Conductor(Fixed(plan), Pool(workers), reassign=False, **settings)  # type: ignore[arg-type]
 
 
-async def test_a_step_that_asks_for_a_tool_waits_and_the_plan_goes_on_where_it_was() -> None:
+async def test_a_step_that_asks_for_a_tool_waits_and_the_plan_continues_there() -> None:
     a = Scripted("dry", name="a")
     b = Scripted(CALLS, "rain", name="b", abilities=frozenset({"tools"}))
     c = Scripted("never", name="c")
@@ -248,7 +248,7 @@ async def test_a_step_that_asks_for_a_tool_waits_and_the_plan_goes_on_where_it_w
     assert (a.calls, b.calls, c.calls) == (1, 2, 0)
 
 
-async def test_a_run_goes_on_from_each_state_that_its_journal_has() -> None:
+async def test_a_run_resumes_from_each_state_of_its_journal() -> None:
     plan = asking("a", "b", "c")
     stored: list[RunState] = []
 
@@ -270,7 +270,7 @@ async def test_a_run_goes_on_from_each_state_that_its_journal_has() -> None:
         assert [worker.calls for worker in again] == [1 - (0 in asked), 1 - (1 in asked), 0], "nothing is paid twice"
 
 
-async def test_a_failed_step_stays_passed_over_when_its_run_goes_on() -> None:
+async def test_a_failed_step_stays_skipped_when_its_run_resumes() -> None:
     prior = [StepRecord(0, "a", ANSWER, status="failed", error="down")]
     workers = pool_of(Scripted("a", name="a"), Scripted("b", name="b"), chooser({1: 0.9}))
     done = await execute(asking("a", "b"), workers, "?", prior=prior)
@@ -304,7 +304,7 @@ def test_the_low_estimate_stops_after_one_step_and_the_high_asks_all() -> None:
     assert stopping.low_usd < all_three.low_usd
 
 
-async def test_a_drawing_says_until_and_how_sure_the_choice_was() -> None:
+async def test_a_drawing_shows_until_and_the_choices_confidence() -> None:
     plan = asking("a", "b", "c")
     assert "at most 4 steps, in order, until 70% sure" in draw_plan(plan).plain
     assert "(with" not in draw_plan(plan).plain

@@ -1,4 +1,4 @@
-"""One sandbox for each test, not yet attacked; skipped by name where bubblewrap is missing."""
+"""One sandbox for each test, not yet attacked; skipped by name if bubblewrap is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Without bubblewrap a program is confined by what it puts up around itself, and every attack shows it."""
+"""Without bubblewrap a program is confined by its own walls, and every attack shows it."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ SILENT = ("start another program", "use a shared segment of others", "mark a fil
 
 @pytest.mark.parametrize("attack", [a for a in SHARED if a.name not in SILENT], ids=lambda attack: attack.name)
 async def test_without_the_walls_the_attack_would_get_through(attack: Attack, nothing_left: None) -> None:
-    """Otherwise it would show nothing. Each of these is harmless where it succeeds."""
+    """Otherwise the attack would prove nothing. Each of these is harmless if it succeeds."""
     async with open_alone(confined=False) as free:
         assert not await withstands(free, attack)
 
 
-async def test_the_self_test_of_a_start_finds_what_gets_through(runner: Alone, nothing_left: None) -> None:
+async def test_the_self_test_of_a_start_finds_attacks_that_get_through(runner: Alone, nothing_left: None) -> None:
     assert await attack_at_once(runner) == await attack_all(runner) == []
     async with open_alone(confined=False) as free:
         harmless = _Some(free, tuple(attack for attack in SHARED if attack.name != "start another program"))
@@ -172,6 +172,15 @@ async def test_a_program_ends_with_its_parent(tmp_path: Path) -> None:
 async def test_too_many_files_end_the_program_though_each_is_small(runner: Alone) -> None:
     ran = await runner.run("n = 0\nwhile True:\n    open(str(n), 'w').close()\n    n += 1")
     assert (ran.ended, ran.code) == ("flooded", -1)
+
+
+async def test_a_program_that_ends_between_two_looks_and_wrote_too_much_has_no_output(
+    runner: Alone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alone, "WATCH_S", 600)
+    source = "for n in range(3): open(str(n), 'wb').write(bytes(1 << 20))\nprint('through')"
+    ran = await runner.run(source, profile=Profile(scratch_bytes=2 << 20))
+    assert (ran.ended, ran.code, ran.stdout) == ("flooded", -1, b"")
 
 
 async def test_nothing_of_one_run_is_there_for_the_next(runner: Alone) -> None:

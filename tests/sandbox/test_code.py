@@ -185,7 +185,7 @@ def test_a_row_without_tests_cannot_be_graded() -> None:
         ("  ```python\nx = 1\n  ```", "x = 1\n"),
     ],
 )
-def test_the_code_of_a_reply_is_what_stands_in_its_fences(reply: str, code: str) -> None:
+def test_the_code_of_a_reply_is_the_text_in_its_fences(reply: str, code: str) -> None:
     assert extract(reply) == code
 
 

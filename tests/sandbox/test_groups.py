@@ -1,4 +1,4 @@
-"""Groups are made where we stand at the top, and nowhere else."""
+"""Groups are made if this process is at the top of its hierarchy, and not otherwise."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def test_controllers_at_the_top_are_used() -> None:
     assert counts_memory(found)
 
 
-def test_a_group_somebody_else_made_is_left_alone() -> None:
+def test_a_group_of_another_program_is_left_alone() -> None:
     found = hierarchies("4:memory:/system.slice/other.service\n8:pids:/\n", MOUNTS, writable=True)
     assert [list(h.files) for h in found] == [["pids"]]
     assert not counts_memory(found)
 
 
-def test_what_cannot_be_written_is_not_used() -> None:
+def test_a_hierarchy_that_cannot_be_written_is_not_used() -> None:
     assert hierarchies("4:memory:/\n8:pids:/\n", MOUNTS, writable=False) == ()
 
 
-def test_the_unified_hierarchy_offers_what_is_enabled_for_children(tmp_path: Path) -> None:
+def test_the_unified_hierarchy_offers_controllers_enabled_for_children(tmp_path: Path) -> None:
     (tmp_path / "cgroup.subtree_control").write_text("cpu memory pids\n")
     mounts = f"33 20 0:29 / {tmp_path} rw - cgroup2 cgroup2 rw\n"
     (found,) = hierarchies("0::/\n", mounts, writable=True)

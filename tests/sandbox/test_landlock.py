@@ -1,4 +1,4 @@
-"""Landlock denies what every other wall lets pass, does so alone too, and says where it is missing."""
+"""Landlock stops attacks that pass every other wall, also without the others, and reports when it is missing."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def bare(sandbox: Sandbox) -> Sandbox:
 
 @pytest.mark.system
 @pytest.mark.parametrize("attack", ONLY_LANDLOCK, ids=lambda attack: attack.name)
-async def test_landlock_holds_what_gets_through_all_other_walls(
+async def test_landlock_stops_attacks_that_get_through_all_other_walls(
     attack: Attack, sandbox: Sandbox, bare: Sandbox
 ) -> None:
     _need(attack.landlock_abi)
@@ -160,12 +160,12 @@ async def test_a_rule_that_the_kernel_refuses_is_an_error_that_names_it() -> Non
         pytest.param(-1, (), 0, id="none"),
         pytest.param(3, (1, 2, 3), 0, id="before TCP"),
         pytest.param(4, (4,), 4, id="the oldest of use"),
-        pytest.param(6, (4, 5), 5, id="claims what it lacks"),
+        pytest.param(6, (4, 5), 5, id="claims a missing ABI"),
         pytest.param(9, (4, 5, 6, 7, 8, 9), NEWEST_ABI, id="newer than we know"),
         pytest.param(7, (), 0, id="tells its version and forbids the rest"),
     ],
 )
-def test_what_a_kernel_claims_is_tried(
+def test_the_abi_that_a_kernel_claims_is_tried(
     offered: int, works: tuple[int, ...], usable: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(landlock, "_call", lambda *arguments: offered)
@@ -212,7 +212,7 @@ async def test_the_stamp_names_the_walls_that_stand_and_those_that_do_not(sandbo
     assert stamp(msgspec.structs.replace(full, groups=())) == "bubblewrap, seccomp, no control group, landlock ABI 6"
 
 
-def test_an_older_kernel_is_attacked_only_by_what_its_walls_can_hold() -> None:
+def test_an_older_kernel_meets_only_attacks_that_its_walls_can_stop() -> None:
     counts = [len(attacks_on(abi)) for abi in (0, 4, 5, 6, NEWEST_ABI)]
     assert counts == sorted(counts)
     with_namespaces = [attack for attack in ATTACKS if attack.walls != "alone"]

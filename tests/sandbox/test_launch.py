@@ -1,4 +1,4 @@
-"""When a program's time begins: once it runs, however long a busy host took to start it."""
+"""A program's time begins when it runs, however long a busy host took to start it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Breaks:
             await asyncio.sleep(60)
         finally:
             self.running -= 1
-        raise AssertionError("nobody waits so long")
+        raise AssertionError("this wait must not end")
 
 
 async def test_a_self_test_that_breaks_leaves_no_attack_running() -> None:

@@ -57,7 +57,7 @@ class Sly(int):
     __hash__ = int.__hash__
 
 
-def test_a_subclass_arrives_as_what_it_derives_from() -> None:
+def test_a_subclass_arrives_as_its_base_class() -> None:
     for value, plain in [
         (Sly(3), 3),
         (collections.Counter("aab"), {"a": 2, "b": 1}),
@@ -95,7 +95,7 @@ def test_anything_else_stays_and_is_named_by_number() -> None:
         "1 +",
     ],
 )
-def test_what_is_no_value_is_malformed(text: str) -> None:
+def test_a_text_that_is_not_a_value_is_malformed(text: str) -> None:
     with pytest.raises(Malformed):
         decode(text, kept=Handle)
 

@@ -1,4 +1,4 @@
-"""The filter means what it says: its bytes are interpreted here as the kernel would."""
+"""The filter works as listed: the tests interpret its bytes as the kernel would."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ READ = {"x86_64": 0, "aarch64": 63}
 
 
 def decision(machine: str, number: int, *arguments: int, audit: int | None = None) -> int:
-    """What the filter answers to one system call."""
+    """The filter's decision on one system call."""
     return interpret(seccomp_program(machine), machine, number, *arguments, audit=audit)
 
 
 def interpret(program: bytes, machine: str, number: int, *arguments: int, audit: int | None = None) -> int:
-    """What any filter answers to one system call."""
+    """Any filter's decision on one system call."""
     audit = ARCHITECTURES[machine].audit if audit is None else audit
     data = struct.pack("<IIQ6Q", number, audit, 0, *(list(arguments) + [0] * 6)[:6])
     code = list(struct.iter_unpack("<HBBI", program))

@@ -1,4 +1,4 @@
-"""A server process for the tests of background runs: it takes over what was left, and starts one run if told to.
+"""A server process for the tests of background runs: it takes over unfinished runs, and starts one run on request.
 
     python -m tests.serve.background_child CONFIG TOLD [start]
 

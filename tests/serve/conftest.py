@@ -82,7 +82,7 @@ url = "{store}"
 
 
 def by_model(call: StubCall) -> str | StubReply:
-    """boss plans (and accepts what it sees); the others say who they are."""
+    """boss plans (and accepts every answer); the others reply with their names."""
     if call.model == "boss":
         return ACCEPT if any(turn["role"] == "assistant" for turn in call.body["messages"]) else PLAN
     return f"{call.model} says hello there"

@@ -113,7 +113,7 @@ def test_the_same_request_is_the_same_whichever_api_it_comes_through() -> None:
 
 
 @pytest.mark.parametrize("api", BODIES)
-def test_what_is_stored_of_a_request_is_read_back_whole(api: str) -> None:
+def test_a_stored_request_is_read_back_whole(api: str) -> None:
     asked = read(api, BODIES[api])
     assert msgspec.json.decode(msgspec.json.encode(asked), type=Asked) == asked
 
@@ -127,7 +127,7 @@ def test_what_is_stored_of_a_request_is_read_back_whole(api: str) -> None:
                       "stop_sequences")),
     ],
 )  # fmt: skip
-def test_a_request_knows_what_its_own_api_calls_its_fields(api: str, fields: tuple[str, ...]) -> None:
+def test_a_request_has_its_own_apis_names_of_fields(api: str, fields: tuple[str, ...]) -> None:
     names = read(api, BODIES[api]).fields
     assert (names.messages, names.message(3), names.response_format, names.schema, names.stop) == fields
 

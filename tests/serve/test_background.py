@@ -1,4 +1,4 @@
-"""Background runs: they survive kill -9, a stop, and the loss of whoever carried them out."""
+"""Background runs: they survive kill -9, a stop, and the loss of the process that carried them out."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def told(folder: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-async def test_a_run_goes_on_at_the_first_unfinished_step_after_its_process_ended(
+async def test_a_run_resumes_at_the_first_unfinished_step_after_its_process_ended(
     tmp_path: Path, stub: StubProvider, empty_store: Path, number: signal.Signals, wait_until: WaitUntil
 ) -> None:
     shutil.copy(empty_store, tmp_path / "serve.db")
@@ -161,7 +161,7 @@ async def test_a_run_goes_on_at_the_first_unfinished_step_after_its_process_ende
     assert (len(trace.attempts), spent.held_usd) == (spent.calls, 0) == (5, 0)
 
 
-async def test_a_run_ends_in_a_trace_and_tells_whoever_it_was_for(server: Server, wait_until: WaitUntil) -> None:
+async def test_a_run_ends_in_a_trace_and_notifies_its_purpose(server: Server, wait_until: WaitUntil) -> None:
     heard = Told(server.service)
     run_id = await start(server.service)
     assert await run_states.find(server.service.store, run_id) is not None
@@ -250,7 +250,7 @@ async def test_a_stop_while_it_is_planned_hands_it_over_too(
     assert len(trace.attempts) == 5, "the draft that was cut is on the bill"
 
 
-async def test_a_run_with_tools_waits_and_goes_on_with_a_later_request(server: Server, wait_until: WaitUntil) -> None:
+async def test_a_run_with_tools_waits_and_continues_with_a_later_request(server: Server, wait_until: WaitUntil) -> None:
     heard = Told(server.service)
 
     def answer(call: StubCall) -> str | StubReply:
@@ -282,7 +282,7 @@ async def test_a_run_with_tools_waits_and_goes_on_with_a_later_request(server: S
     assert asked(server.stub) == ["boss", "alpha", "beta", "beta", "alpha"]
 
 
-async def test_whoever_cannot_be_told_now_is_told_at_the_next_start_without_asking_anybody_again(
+async def test_a_failed_notification_is_repeated_at_the_next_start_without_new_calls(
     tmp_path: Path, stub: StubProvider, empty_store: Path, wait_until: WaitUntil
 ) -> None:
     shutil.copy(empty_store, tmp_path / "serve.db")
@@ -300,7 +300,7 @@ async def test_whoever_cannot_be_told_now_is_told_at_the_next_start_without_aski
     assert len(stub.calls) == calls
 
 
-async def test_a_run_of_a_key_that_was_closed_fails_and_pays_nobody(server: Server) -> None:
+async def test_a_run_of_a_closed_key_fails_and_makes_no_call(server: Server) -> None:
     store = server.service.store
     key = await create_key(store, Caller(label="gone"))
     heard = Told(server.service)
@@ -394,7 +394,7 @@ async def test_a_row_of_an_older_format_ends_its_run_with_an_error_that_names_bo
     assert heard.purposes == [PURPOSE]
     assert (await store.get(begun.id)).error == ended.error
     assert await run_states.find(store, begun.id) is None
-    assert server.stub.calls == [], "nobody is asked"
+    assert server.stub.calls == [], "no worker is asked"
 
 
 async def change(store: Store, **values: Any) -> None:

@@ -1,4 +1,4 @@
-"""No request of 4 MiB keeps the server from everybody else: what is done for it grows as it does, not faster.
+"""No request of 4 MiB keeps the server from other callers: its work grows with its length, not faster.
 
 What grows with the square of its length takes minutes here, and the tests are ended.
 """
@@ -18,7 +18,7 @@ from dirigent.serve.runs.asked import Asked
 pytestmark = pytest.mark.timeout(30)
 
 
-def test_a_guess_at_what_is_asked() -> None:
+def test_a_guess_at_the_request_size() -> None:
     for said, kind in (("class " * 100_000, "chat"), ("class " * 100_000 + "\ndef f(x)", "code")):
         assert task_kind(Asked(model="m", question=(Message("user", said),), options=Request(()))) == kind
 

@@ -1,4 +1,4 @@
-"""`cache = true` of a worker, over the real server: it saves a key its own repetitions and tells it of no other's."""
+"""`cache = true` of a worker, over the real server: it saves a key its own repetitions and shows it no other key's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def cost(server: Server, headers: Headers, **more: Any) -> float:
     return float(answer.headers["X-Dirigent-Cost-USD"])
 
 
-async def test_a_key_pays_once_and_what_it_asked_is_not_to_be_seen_by_another(start: Start) -> None:
+async def test_a_key_pays_once_and_another_key_does_not_see_its_request(start: Start) -> None:
     server, mine, other = await with_two_keys(start)
     first, again, others = [await cost(server, headers) for headers in (mine, mine, other)]
     assert (first, again, others) == (first, 0, first)

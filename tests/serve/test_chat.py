@@ -61,7 +61,7 @@ async def test_every_kind_of_model_name_answers(server: Server, model: str, work
     assert [call.model for call in server.stub.calls] == workers
 
 
-async def test_usage_counts_every_call_and_says_what_was_orchestration(server: Server) -> None:
+async def test_usage_counts_every_call_and_names_the_orchestration(server: Server) -> None:
     def answer(call: StubCall) -> StubReply:
         return StubReply(PLAN if call.model == "boss" else "x", usage=Usage(100, 10))
 
@@ -105,7 +105,7 @@ async def test_history_roles_and_images_reach_the_worker(server: Server) -> None
     assert sent[3]["content"][0]["image_url"] == {"url": image, "detail": "low"}
 
 
-async def test_who_of_several_speaks_reaches_the_worker_in_every_step(server: Server) -> None:
+async def test_the_names_of_speakers_reach_the_worker_in_every_step(server: Server) -> None:
     said = [
         {"role": "system", "content": "be brief", "name": "house"},
         {"role": "user", "content": "I am for it.", "name": "ann"},
@@ -152,7 +152,7 @@ async def test_sampling_settings_reach_the_worker(server: Server) -> None:
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
 
 
-async def test_tool_calls_of_the_last_step_come_back_and_the_result_goes_in_with_the_history(server: Server) -> None:
+async def test_tool_calls_of_the_last_step_are_returned_and_the_result_comes_with_the_history(server: Server) -> None:
     call = ToolCall("call_1", "weather", '{"city":"Oslo"}')
     server.stub.answer = lambda _: StubReply(tool_calls=(call,), finish="tool_calls")
     first = await server.chat("Weather?", tools=[TOOL])
@@ -267,7 +267,7 @@ async def test_a_request_narrows_its_pool(server: Server) -> None:
     assert {call.model for call in server.stub.calls[2:]} == {"alpha"}
 
 
-async def test_who_plans_is_within_the_region_too(server: Server) -> None:
+async def test_the_planning_worker_is_within_the_region_too(server: Server) -> None:
     await server.chat(model="ultra", dirigent={"region": "eu"})
     assert {call.model for call in server.stub.calls} == {"alpha"}
 
@@ -312,7 +312,7 @@ REFUSED: list[tuple[dict[str, Any], int, str]] = [
 ]
 
 
-async def test_what_cannot_be_honoured_is_refused_by_name(server: Server) -> None:
+async def test_an_unsupported_field_is_refused_by_name(server: Server) -> None:
     for fields, status, param in REFUSED:
         answer = await server.chat(**fields)
         assert (answer.status, answer.error["param"]) == (status, param), f"{fields}: {answer.text}"
@@ -396,9 +396,7 @@ WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"t
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("tools", [{}, {"tools": [WEATHER], "tool_choice": "none"}])
-async def test_a_tool_call_that_nobody_asked_for_is_no_answer(
-    server: Server, tools: dict[str, Any], stream: bool
-) -> None:
+async def test_an_unrequested_tool_call_is_no_answer(server: Server, tools: dict[str, Any], stream: bool) -> None:
     call = ToolCall("call_1", "weather", '{"city":"Oslo"}')
     reply = StubReply(tool_calls=(call,), finish="tool_calls", usage=Usage(100, 10))
     server.stub.answer = lambda _: reply
@@ -413,7 +411,7 @@ async def test_a_tool_call_that_nobody_asked_for_is_no_answer(
     assert "weather" not in spoke.text
 
 
-async def test_a_step_that_only_calls_a_tool_that_was_not_offered_goes_to_another_worker(server: Server) -> None:
+async def test_a_step_that_only_calls_an_unoffered_tool_is_given_to_another_worker(server: Server) -> None:
     call = ToolCall("call_1", "weather", "{}")
 
     def answer(asked: StubCall) -> str | StubReply:

@@ -199,7 +199,7 @@ async def test_a_wish_for_http_2_is_passed_over_and_its_body_read(server: Server
 
 
 @pytest.mark.parametrize("said", [b"nonsense\r\n\r\n", b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n"])
-async def test_what_is_no_request_is_400_and_the_end(server: Server, said: bytes) -> None:
+async def test_bytes_that_are_no_request_get_a_400_and_end_the_connection(server: Server, said: bytes) -> None:
     wire = await Wire.open(server)
     wire.writer.write(said)
     assert (await wire.rest()).startswith(b"HTTP/1.1 400 ")

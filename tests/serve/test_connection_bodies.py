@@ -1,4 +1,4 @@
-"""Bodies: refused ones, announced ones, chunks, and what comes beside their content.
+"""Bodies: refused ones, announced ones, chunks, and the bytes beside their content.
 
 A reply to a request whose body has not arrived says `connection: close`. The rest of such a body is dropped for a
 while, so that the client can read the reply: closing a connection with unread bytes would reset it.
@@ -106,7 +106,7 @@ def asking_first(wire: Wire, request: bytes) -> bytes:
     return request.partition(b"\r\n\r\n")[0] + b"\r\nExpect: 100-continue\r\n\r\n"
 
 
-async def test_a_client_that_asks_first_is_told_to_go_on(server: Server) -> None:
+async def test_a_client_that_expects_100_gets_it(server: Server) -> None:
     wire = await Wire.open(server)
     for _ in range(2):
         wire.writer.write(asking_first(wire, wire.request()))
@@ -125,7 +125,7 @@ async def test_a_client_that_asks_first_is_refused_and_may_send_its_body_all_the
     await wire.close()
 
 
-async def test_what_comes_behind_a_body_is_no_header(server: Server) -> None:
+async def test_bytes_after_a_body_are_not_headers(server: Server) -> None:
     wire = await Wire.open(server)
     lines = ("GET /v1/models HTTP/1.1", f"Host: {wire.host}", "Transfer-Encoding: chunked", "", "0", "Host: x", "", "")
     wire.writer.write("\r\n".join(lines).encode())
@@ -176,7 +176,7 @@ async def test_a_little_beside_the_content_of_a_body_is_passed_over(server: Serv
 
 @pytest.mark.parametrize("of", [1, 20, 300])
 @pytest.mark.parametrize("read", [7, 1000, 100_000])
-async def test_what_chunks_need_is_not_beside_their_content(start: Start, of: int, read: int) -> None:
+async def test_the_framing_of_chunks_is_not_part_of_the_body(start: Start, of: int, read: int) -> None:
     server = await start(max_header_bytes=1024)
     wire = await Wire.open(server)
     body = BODY.replace(b"hi", b"hi" * (300 if read == 7 else 20_000))

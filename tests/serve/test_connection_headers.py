@@ -53,7 +53,9 @@ def with_header_of(size: int, request: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("cut", [-1, 20, 1500], ids=["in one read", "begun before", "nearly all before"])
-@pytest.mark.parametrize("most", [2048, 8192])  # few enough to be in one packet: what is unread at the end resets
+@pytest.mark.parametrize(
+    "most", [2048, 8192]
+)  # few enough to be in one packet: unread bytes at the end reset the connection
 async def test_a_header_that_is_whole_is_held_to_its_length_however_it_comes(start: Start, most: int, cut: int) -> None:
     server = await start(max_header_bytes=most)
     for size, status in ((most, b"200"), (most + 1, b"431"), (3 * most, b"431")):
@@ -69,7 +71,7 @@ async def test_a_header_that_is_whole_is_held_to_its_length_however_it_comes(sta
             said = await wire.answer()
         assert said.startswith(b"HTTP/1.1 %b " % status)
         await wire.close()
-    assert len(server.stub.calls) == 1, "what was refused was not carried out"
+    assert len(server.stub.calls) == 1, "the refused request was not carried out"
 
 
 async def test_the_next_header_on_a_connection_is_held_to_the_same_length(start: Start) -> None:

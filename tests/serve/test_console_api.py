@@ -1,4 +1,4 @@
-"""What the console reads beside runs: pool, comparisons, sets, spending by label, keys, audit log, its own files."""
+"""The console's data beside runs: pool, comparisons, sets, spending by label, keys, audit log, its own files."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from dirigent.learn.cards import Card, Share
 from dirigent.serve.apis.traces import PARAMETERS
 from dirigent.store import Store
 from dirigent.store.keys import Caller, create_key
+from dirigent.store.switches import switch_worker
 from tests.serve.conftest import CONFIG, Server, Start
 from tests.serve.test_runs_api import watched
 
@@ -122,7 +124,7 @@ async def test_a_key_sees_its_own_workers_only(start: Start) -> None:
     assert refused.status == 403
 
 
-async def test_a_worker_that_is_off_is_asked_by_nobody(server: Server) -> None:
+async def test_a_worker_that_is_off_is_not_asked(server: Server) -> None:
     assert (await server.chat(model="ultra")).status == 200
     off = await server.request("POST", "/v1/pool/beta", json={"on": False})
     assert (off.status, off.object["on"]) == (200, False)
@@ -138,6 +140,35 @@ async def test_a_worker_that_is_off_is_asked_by_nobody(server: Server) -> None:
     actions = [row["action"] for row in (await server.get("/v1/audit")).object["data"]]
     assert actions.count("worker.switch") == 2
     assert (await server.request("POST", "/v1/pool/nobody", json={"on": True})).status == 404
+
+
+async def test_a_worker_stays_off_when_the_server_starts_again_and_at_other_servers(start: Start) -> None:
+    first, second = await start(), await start()
+    await first.request("POST", "/v1/pool/beta", json={"on": False})
+    third = await start()
+    assert (await third.chat(model="worker/beta")).status == 404
+    await second.service.read_switches()  # as it does every few seconds
+    assert (await second.chat(model="worker/beta")).status == 404
+    await second.request("POST", "/v1/pool/beta", json={"on": True})
+    await first.service.read_switches()
+    assert (await first.chat(model="worker/beta")).status == 200
+
+
+async def test_a_switch_of_a_worker_that_left_the_pool_harms_nothing(start: Start) -> None:
+    server = await start()
+    await switch_worker(server.service.store, "gone", on=False, actor="somebody")
+    await server.service.read_switches()
+    assert (await server.chat(model="ultra")).status == 200
+
+
+async def test_the_pool_shows_what_calibration_measured(server: Server) -> None:
+    kind = Share("dates", 0.9, 0.8, 0.95, 40)
+    right = Share("", 0.7, 0.6, 0.8, 100)
+    server.service.runtime.cards = {"alpha": Card("alpha", "", "", right, (kind,))}
+    alpha, beta, _ = (await server.get("/v1/pool")).object["data"]
+    assert alpha["right"]["right"] == 0.7
+    assert [(share["kind"], share["right"]) for share in alpha["kinds"]] == [("dates", 0.9)]
+    assert (beta["right"], beta["kinds"]) == (None, [])
 
 
 # ---- comparisons and sets ---------------------------------------------------------------------------------
@@ -159,7 +190,7 @@ async def test_models_are_compared_and_the_vote_is_kept_as_feedback(server: Serv
     assert await found(server, "feedback=down") == [sides[0]["run_id"]]
 
 
-async def test_what_cannot_be_compared_says_why(server: Server) -> None:
+async def test_the_error_for_an_impossible_comparison_names_the_reason(server: Server) -> None:
     for body, status, said in (
         ({"models": ["worker/alpha"], "request": ASK}, 400, "length"),
         ({"models": ["worker/alpha", "worker/alpha"], "request": ASK}, 400, "same model"),
@@ -220,6 +251,8 @@ async def test_an_admin_makes_rotates_and_revokes_keys(start: Start) -> None:
     listed = {row["label"]: row for row in (await server.get("/v1/keys", headers=admin)).object["data"]}
     assert (listed["team"]["status"], listed["team"]["caller"]["budget_day_usd"]) == ("active", 2.5)
     assert listed["team"]["spent_usd"] > 0
+    assert listed["team"]["left_usd"] == {"day": pytest.approx(2.5 - listed["team"]["spent_usd"])}
+    assert listed[""]["left_usd"] == {}
     assert made.object["key"] not in (await server.get("/v1/keys", headers=admin)).text
     id = made.object["id"]
     rotated = await server.request("POST", f"/v1/keys/{id}/rotate", headers=admin)
@@ -238,7 +271,7 @@ async def test_an_admin_makes_rotates_and_revokes_keys(start: Start) -> None:
         assert (await server.request("POST", path, headers=admin)).status == 404
 
 
-async def test_what_is_for_admins_is_closed_to_others(start: Start) -> None:
+async def test_routes_for_admins_are_closed_to_others(start: Start) -> None:
     server = await start(keys_required=True)
     user = await key(server)
     for method, path in (

@@ -109,7 +109,7 @@ def pool_of(quick: Price, strong: Price) -> Pool:
     return Pool([*workers, Select(Sure(0.9, 0.9))])
 
 
-async def test_the_policy_stays_where_leaving_costs_more_and_says_what_it_costs() -> None:
+async def test_the_policy_keeps_the_worker_if_leaving_costs_more_and_notes_the_cost() -> None:
     pool = pool_of(Price(1, 4, cached_input=0.1), Price(2, 8, cached_input=0.2))
     brief = Brief(conversation("go on"), pool, Limits(), warm=Warm(("strong",), 100_000))
     draft = await Learned(Wavering()).draft(brief)
@@ -216,7 +216,7 @@ async def test_twenty_turns_with_tools_are_cached_as_with_one_worker_alone() -> 
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    """The workers that each run is told are warm."""
+    """The warm workers that each run gets."""
     found: list[tuple[str, ...]] = []
     run = Conductor.run
 
@@ -245,7 +245,7 @@ async def test_the_server_knows_a_conversation_by_header_cache_key_and_beginning
     assert seen == [(), ("alpha",), (), ("alpha",), (), ("alpha",)]
 
 
-async def test_the_server_knows_a_conversation_by_the_response_that_it_goes_on_from(
+async def test_the_server_finds_a_conversation_by_its_previous_response(
     server: Server, seen: list[tuple[str, ...]]
 ) -> None:
     body = {"model": "mini", "input": "hello"}
@@ -255,7 +255,7 @@ async def test_the_server_knows_a_conversation_by_the_response_that_it_goes_on_f
     assert seen == [(), ("alpha",)]
 
 
-async def test_a_reply_says_what_share_of_its_input_was_cached(server: Server) -> None:
+async def test_a_reply_has_the_share_of_its_input_that_was_cached(server: Server) -> None:
     usage = Usage(100, 5, cached_input_tokens=80)
     server.stub.answer = lambda call: StubReply("hi", usage=usage)
     answer = await server.chat("hi", model="mini", dirigent={"trace": True})

@@ -1,4 +1,4 @@
-"""What callers are told of a worker that failed: our own words. What the provider wrote is in the trace alone."""
+"""Callers read our own words about a failed worker. The provider's words are in the trace alone."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ def quoted(text: str) -> list[str]:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_providers_words_reach_the_trace_and_nobody_else(
-    server: Server, path: str, fault: str, stream: bool
-) -> None:
+async def test_a_providers_words_reach_the_trace_only(server: Server, path: str, fault: str, stream: bool) -> None:
     server.stub.faults = [fault]
     answer = await server.request("POST", path, json=BODIES[path] | {"stream": stream})
     trace_id = answer.headers["X-Dirigent-Trace-Id"]
@@ -72,7 +70,7 @@ async def test_a_response_of_the_background_is_kept_with_our_words(server: Serve
     assert quoted(kept.text) == []
 
 
-def test_a_failure_outside_a_run_is_told_in_our_words() -> None:
+def test_a_failure_outside_a_run_is_reported_in_our_words() -> None:
     problem = problem_of(WorkerError("boss: HTTP 500: <html>bad gateway</html>", worker="boss", fault="overloaded"))
     assert (problem.status, problem.code) == (503, "worker_failed")
     assert quoted(problem.body().decode()) == []
@@ -87,14 +85,14 @@ async def test_the_steps_of_a_reply_tell_that_one_failed_without_quoting(server:
     assert quoted(trace.steps[0].error)
 
 
-async def test_what_we_refuse_ourselves_is_told_in_full(server: Server) -> None:
+async def test_our_own_refusals_are_reported_in_full(server: Server) -> None:
     server.stub.answer = lambda call: "not json"
     schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}, "strict": True}}
     answer = await server.chat(response_format=schema)
     assert says(answer.error["message"], "alpha JSON")
 
 
-async def test_an_old_trace_without_our_words_is_not_told_in_the_providers(server: Server) -> None:
+async def test_an_old_trace_without_our_words_does_not_show_the_providers(server: Server) -> None:
     server.stub.faults = ["500"]
     answer = await server.chat()
     trace = await server.service.store.get(answer.headers["X-Dirigent-Trace-Id"])
@@ -103,7 +101,7 @@ async def test_an_old_trace_without_our_words_is_not_told_in_the_providers(serve
 
 
 @pytest.mark.parametrize("fault", FAULT_TEXTS)
-def test_every_fault_says_what_to_do(fault: Any) -> None:
+def test_every_faults_message_names_the_remedy(fault: Any) -> None:
     error = WorkerError("its body", worker="a", fault=fault, status=418)
     assert says(error.for_caller, "a HTTP 418")
     assert error.for_caller.endswith(FAULT_TEXTS[fault])

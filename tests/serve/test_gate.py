@@ -1,4 +1,4 @@
-"""Who may come in: default deny over the whole table of routes, keys, roles, limits, budgets, loopback."""
+"""The gate: default deny over the whole table of routes, keys, roles, limits, budgets, loopback."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_a_key_made_while_the_server_runs_closes_it_for_everybody_else(ser
     assert (await server.get("/v1/models", headers=headers)).status == 200
 
 
-async def test_what_is_for_admins_is_not_for_others(start: Start) -> None:
+async def test_routes_for_admins_refuse_others(start: Start) -> None:
     server = await keyed(start)
     user, admin = await key(server), await key(server, role="admin")
     for path in ("/metrics", "/v1/traces?key=another"):
@@ -121,7 +121,7 @@ async def test_so_is_that_of_one_in_the_background(start: Start) -> None:
     assert (await server.get(f"/v1/traces/{run_id}", headers=other)).status == 404
 
 
-async def test_what_an_owner_reads_of_a_trace_names_no_key(start: Start) -> None:
+async def test_an_owners_view_of_a_trace_names_no_key(start: Start) -> None:
     server = await keyed(start)
     made = await create_key(server.service.store, Caller("", label="team"))
     headers = {"Authorization": f"Bearer {made.text}"}
@@ -170,7 +170,7 @@ async def test_limits_of_a_key_are_429_with_retry_after(start: Start) -> None:
     assert 1 <= int(answers[2].headers["Retry-After"]) <= 60
 
 
-async def test_a_full_server_says_503_and_goes_on_when_there_is_room(start: Start) -> None:
+async def test_a_full_server_answers_503_and_serves_again_when_there_is_room(start: Start) -> None:
     server = await start(max_in_flight=1)
     release = asyncio.Event()
 
@@ -275,7 +275,7 @@ async def test_a_worker_that_is_this_very_server_is_refused(server: Server) -> N
     check_no_loop(server.service.runtime.config, host="127.0.0.1", port=port + 1)
 
 
-def test_loopback_is_what_means_this_machine_alone() -> None:
+def test_loopback_addresses_mean_this_machine_alone() -> None:
     assert all(is_loopback(host) for host in ("localhost", "LOCALHOST", "127.0.0.1", "127.9.9.9", "::1", "[::1]"))
     assert not any(is_loopback(host) for host in ("", "0.0.0.0", "::", "10.0.0.1", "example.com", "localhost.x"))
 

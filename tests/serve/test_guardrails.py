@@ -62,7 +62,7 @@ def test_the_bound_is_on_all_messages_together() -> None:
         check_request(asking(Message("system", "01234"), Message("user", "56789x")), rails)
 
 
-async def test_what_the_blocklist_finds_is_refused_without_telling_the_rule(start: Start) -> None:
+async def test_blocked_words_are_refused_without_naming_the_rule(start: Start) -> None:
     server = await railed(start, r"block = ['project\s+zeus', 'forbidden']")
     answer = await server.chat(
         [{"role": "system", "content": "be kind"}, {"role": "user", "content": "Project  ZEUS?"}]
@@ -92,7 +92,7 @@ async def test_personal_data_does_not_leave_the_home_region_in_any_step_nor_to_t
         assert f"[{kind} " in calls["beta"]
 
 
-async def test_without_a_home_region_personal_data_goes_to_nobody() -> None:
+async def test_without_a_home_region_personal_data_is_sent_to_no_worker() -> None:
     nowhere, abroad = Scripted("ok", name="nowhere"), Scripted("ok", name="abroad", region="us")
     pool = guarded(Pool([nowhere, abroad]), Guardrails(redact="personal"))
     for worker in pool.values():
@@ -100,7 +100,7 @@ async def test_without_a_home_region_personal_data_goes_to_nobody() -> None:
     assert all(SECRETS[0] not in asked.seen_text for asked in (nowhere, abroad))
 
 
-async def test_a_speakers_name_is_looked_at_as_what_is_said(start: Start) -> None:
+async def test_a_speakers_name_is_checked_like_the_text(start: Start) -> None:
     server = await railed(start, 'home_region = "eu"\nredact = "personal"\nblock = ["zeus"]')
     said = [{"role": "user", "content": "hi", "name": name} for name in ("bob", "ann@example.org")]
     assert (await server.chat(said, model="worker/alpha")).status == 200
@@ -111,7 +111,7 @@ async def test_a_speakers_name_is_looked_at_as_what_is_said(start: Start) -> Non
     assert (blocked.status, blocked.error["code"]) == (400, "content_policy")
 
 
-async def test_whoever_takes_a_step_over_is_held_to_it_too(start: Start) -> None:
+async def test_the_substitute_of_a_step_obeys_it_too(start: Start) -> None:
     server = await railed(start, 'home_region = "eu"\nredact = "personal"')
     server.stub.faults = ["500"]
     assert (await server.chat("I am ann@example.org", model="mini")).status == 200
@@ -278,13 +278,13 @@ async def test_a_second_empty_reply_fails_the_step_and_another_takes_over(start:
     assert answer.object["choices"][0]["message"]["content"] == "beta is here"
 
 
-async def test_without_the_check_an_empty_reply_stands(server: Server) -> None:
+async def test_without_the_check_an_empty_reply_is_the_answer(server: Server) -> None:
     server.stub.answer = lambda call: ""
     assert (await server.chat()).status == 200
     assert len(server.stub.calls) == 1
 
 
-async def test_a_refusal_is_asked_about_once_and_a_second_stands(start: Start) -> None:
+async def test_a_refusal_is_asked_again_once_and_a_second_is_the_answer(start: Start) -> None:
     server = await railed(start, "check_refusal = true")
     server.stub.answer = refuse_first
     assert (await server.chat()).object["choices"][0]["message"]["content"] == "well then"

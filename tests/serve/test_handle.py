@@ -37,7 +37,7 @@ def words(events: list[Event], index: int) -> str:
     return "".join(event.text for event in events if isinstance(event, StepDelta) and event.index == index)
 
 
-async def test_a_late_watcher_sees_what_an_early_one_saw(server: Server) -> None:
+async def test_a_late_watcher_sees_the_same_events_as_an_early_one(server: Server) -> None:
     release = asyncio.Event()
 
     async def answer(call: StubCall) -> str | StubReply:
@@ -91,7 +91,7 @@ async def test_a_cancelled_run_ends_for_everybody_and_is_stored_as_cancelled(ser
     assert (await server.service.store.get(run.id)).status == "cancelled"
 
 
-async def test_a_caller_who_awaits_a_run_and_is_cancelled_cancels_it(server: Server) -> None:
+async def test_cancelling_the_caller_that_awaits_a_run_cancels_the_run(server: Server) -> None:
     server.stub.delay_s = 60.0
     run = prepared(server, "worker/alpha")
 
@@ -136,7 +136,7 @@ async def test_a_foreground_run_waits_for_one_commit_a_call_and_one_for_its_trac
     assert waited == ["statement"] * (calls + 1), "no state is written: only background runs are journaled"
 
 
-async def test_a_background_run_is_written_before_anybody_is_paid_and_after_its_plan_and_every_step(
+async def test_a_background_run_is_stored_before_any_call_and_after_its_plan_and_every_step(
     server: Server, waited: list[str], wait_until: WaitUntil
 ) -> None:
     server.stub.answer = by_model

@@ -1,4 +1,4 @@
-"""Around a run: a client that leaves ends it and nothing else does; bodies are bounded."""
+"""The request around a run: only a client that leaves ends the run early; bodies are bounded."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from starlette.requests import ClientDisconnect, Request
 
 from dirigent.config.server_settings import ServeSettings
-from dirigent.serve.http.body import MAX_BODY_BYTES, read_body, unless_gone
+from dirigent.serve.http.body import HEADERS, MAX_BODY_BYTES, read_body, unless_gone
 from dirigent.serve.http.errors import Problem
 
 
 class Runs:
-    """The parts of a service that count what is under way."""
+    """The parts of a service that count running requests."""
 
     def __init__(self) -> None:
         self.running: set[asyncio.Task[Any]] = set()
@@ -25,7 +25,7 @@ class Runs:
 
 
 class Client:
-    """The client's end of a connection: says what it is told to say, then waits until it leaves."""
+    """The client's end of a connection: sends the given bytes, then waits until it leaves."""
 
     def __init__(self, *pieces: bytes) -> None:
         self.left = asyncio.Event()
@@ -42,7 +42,7 @@ class Client:
         return {"type": "http.disconnect"}
 
 
-async def test_what_is_done_is_given_and_no_longer_under_way():
+async def test_a_finished_reply_is_returned_and_no_longer_counted():
     service = Runs()
 
     async def work() -> str:
@@ -119,8 +119,8 @@ async def test_a_failure_of_the_work_is_the_requests():
 
 
 def asked(client: Client, kind: bytes = b"application/json; charset=utf-8", runs: Runs | None = None) -> Request:
-    app = SimpleNamespace(state=SimpleNamespace(service=runs or Runs()))
-    return Request({"type": "http", "headers": [(b"content-type", kind)], "app": app}, client.receive)
+    app = SimpleNamespace(service=runs or Runs())
+    return Request({"type": "http", HEADERS: {b"content-type": kind}, "app": app}, client.receive)
 
 
 async def test_a_body_is_read_in_as_many_pieces_as_it_comes():
@@ -128,7 +128,7 @@ async def test_a_body_is_read_in_as_many_pieces_as_it_comes():
     assert await read_body(asked(Client(b"{}")), timeout_s=5) == b"{}"
 
 
-async def test_a_body_that_is_cut_off_is_nobodys():
+async def test_a_body_that_is_cut_off_starts_no_run():
     client = Client()
     client.left.set()
     with pytest.raises(ClientDisconnect):

@@ -1,4 +1,4 @@
-"""Loops through servers end by themselves: a request says how many it has passed, and one too many is refused."""
+"""Loops through servers end by themselves: a request counts the servers it has passed, and too many are refused."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_one_server_too_many_is_refused_before_anyone_is_asked(server: Ser
     assert server.stub.calls == []
 
 
-async def test_who_may_not_come_in_learns_nothing_of_hops(start: Start) -> None:
+async def test_a_refused_caller_learns_nothing_of_hops(start: Start) -> None:
     server = await start(keys_required=True)
     assert (await server.chat(headers={HOPS_HEADER: "9"})).status == 401
 

@@ -157,7 +157,7 @@ async def test_a_reply_that_could_not_be_kept_is_not_given(server: Server, monke
     assert (await server.chat(headers=ONCE)).status == 200
 
 
-async def test_a_caller_who_left_may_ask_again(server: Server, wait_until: Any) -> None:
+async def test_a_caller_that_left_may_ask_again(server: Server, wait_until: Any) -> None:
     server.stub.delay_s = 60.0
     asking = asyncio.ensure_future(server.chat(headers=ONCE))
     call = await server.stub.called(1)
@@ -209,7 +209,7 @@ async def test_a_background_run_that_its_caller_left_is_not_begun_again(server: 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_background_run_whose_reply_could_not_be_kept_is_not_begun_again(
+async def test_a_background_run_whose_reply_could_not_be_stored_is_not_begun_again(
     server: Server, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
     async def fail(*_: object) -> None:
@@ -292,7 +292,7 @@ async def test_the_reply_of_a_run_that_was_deleted_is_not_given_again(
     assert len(server.stub.calls) == 2
 
 
-async def test_the_reply_of_a_run_that_failed_goes_with_it_too(server: Server) -> None:
+async def test_the_reply_of_a_failed_run_is_deleted_with_it_too(server: Server) -> None:
     server.stub.faults = ["400"]
     first = await server.chat(headers=ONCE)
     assert (first.status, first.error["code"]) == (400, "worker_refused")
@@ -324,7 +324,7 @@ def dies(store: Path, digest: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ.copy()).stdout
 
 
-async def test_what_a_dead_process_had_begun_is_carried_out_again_once_and_its_calls_are_closed(
+async def test_a_dead_processs_request_is_carried_out_again_once_and_its_calls_are_closed(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(idempotency, "_digest", lambda request, body: "d" * 64)

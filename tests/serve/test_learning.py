@@ -1,4 +1,4 @@
-"""What was learned is shown to admins, and a policy's operating point is switched and brought back."""
+"""Admins see the learned policy, and switch its operating point there and back."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import pytest
 
 from dirigent.config.file import load_config
 from dirigent.config.runtime import Runtime
-from dirigent.learn.policy import Kind, Point, Policy
+from dirigent.learn.policy import FixedPlan, Kind, Point, Policy
 from dirigent.learn.selector import WORDS, Selector
+from dirigent.serve.apis.learning import adapter_shown
 from dirigent.serve.http.server import bound, serving
 from dirigent.serve.service import open_service
+from dirigent.workers import adapters
 from tests.serve.conftest import CONFIG, Answer, Server
 from tests.stub_provider import StubProvider
 
@@ -28,6 +30,10 @@ def a_policy() -> Policy:
     points = tuple(
         Point(0.0, (kind,), (kind,), (0,), accuracy, cost, 1.5, accuracy - 0.8, accuracy - 0.85, accuracy - 0.75)
         for accuracy, cost in ((0.86, 0.003), (0.85, 0.0018), (0.83, 0.0011), (0.81, 0.0006), (0.76, 0.0004))
+    )
+    fixed = (
+        FixedPlan("beta ×3", 0.82, 0.003, 3, 0.02, -0.01, 0.05),
+        FixedPlan("vote of the best 2", 0.8, 0.0013, 2, 0.0, -0.03, 0.03),
     )
     return Policy(
         version=1,
@@ -45,6 +51,7 @@ def a_policy() -> Policy:
         more_labels=None,
         active="same",
         novel_above=(1.0, 1.0),
+        fixed=fixed,
         centres=np.zeros((1, 4), dtype=np.float32),
         familiar=np.zeros((1, 4), dtype=np.float32),
     )
@@ -105,7 +112,43 @@ async def test_policies_evaluations_and_trainings_are_shown(
     assert training["folder"] == "train"
     assert set(training["curves"]) == {"reward", "dev/accuracy"}
     assert len(training["curves"]["reward"]) <= 400
+    assert training["under_way"] is True
+    assert [plan["name"] for plan in policy["fixed"]] == ["beta ×3", "vote of the best 2"]
     assert answer.object["faults"] == []
+
+
+CARD = """
+[adapter.shipped]
+role = "conductor"
+base = "smollm2-135m"
+data = "Made questions."
+recipe = "tiny"
+commit = "abc"
+date = "2026-11-15"
+rank = 4
+alpha = 8.0
+size_bytes = 20
+sha256 = "beef"
+figures = { own = 0.9 }
+"""
+
+
+async def test_an_adapter_is_shown_with_its_version_and_figures(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapters, "folders", lambda: [folder])
+    (folder / "cards.toml").write_text(CARD)
+    for name in ("shipped", "own"):
+        (folder / f"{name}.gguf").write_bytes(b"GGUF" * 5)
+    (folder / "dirigent.toml").write_text(
+        "".join(
+            f'[[worker]]\nname = "w{i}"\nkind = "local"\nadapter = "{adapter}"\n'
+            for i, adapter in enumerate(("shipped", "elsewhere/own.gguf"))
+        )
+    )
+    loaded = load_config(folder / "dirigent.toml")
+    shipped, missing = (adapter_shown(worker, folder=folder, cards={}) for worker in loaded.config.worker)
+    assert (shipped.adapter, shipped.date, shipped.sha256, shipped.bytes) == ("shipped", "2026-11-15", "beef", 20)
+    assert shipped.figures == {"own": 0.9}
+    assert (missing.bytes, missing.date) == (None, "")
 
 
 async def test_an_operating_point_is_switched_and_brought_back(
@@ -122,7 +165,9 @@ async def test_an_operating_point_is_switched_and_brought_back(
         ("POST", "/v1/learning/ultra", {"to": "best"}),
         ("GET", "/v1/audit", None),
     )
-    assert [best.object["policies"][0][name] for name in ("active", "version", "versions")] == ["best", 2, ["0001"]]
+    assert [best.object["policies"][0][name] for name in ("active", "version")] == ["best", 2]
+    [version] = best.object["policies"][0]["versions"]
+    assert (version["name"], version["version"], version["active"]) == ("0001", 1, "same")
     assert [back.object["policies"][0][name] for name in ("active", "version", "versions")] == ["same", 1, []]
     assert (none_left.status, wrong.status, missing.status) == (400, 400, 404)
     assert "sideways" in wrong.error["message"]

@@ -68,14 +68,14 @@ async def test_a_message_has_the_official_shape(server: Server) -> None:
     assert [(m["role"], m["content"]) for m in told(server)] == [("system", "be brief"), ("user", "hi")]
 
 
-async def test_what_was_cached_is_not_part_of_the_input_tokens(server: Server) -> None:
+async def test_cached_tokens_are_not_part_of_the_input_tokens(server: Server) -> None:
     server.stub.answer = lambda _: StubReply("x", usage=Usage(100, 5, cached_input_tokens=80))
     usage = (await ask(server)).object["usage"]
     assert (usage["input_tokens"], usage["cache_read_input_tokens"], usage["output_tokens"]) == (20, 80, 5)
     assert usage["cache_creation_input_tokens"] == 0
 
 
-def test_what_was_put_into_a_cache_is_told_in_a_field_of_its_own() -> None:
+def test_tokens_written_to_a_cache_have_a_field_of_their_own() -> None:
     trace = Conductor(Single(), Pool([Scripted("x")])).begin("hi").trace
     used = Attempt("x", 0.1, Usage(100, 5, cached_input_tokens=30, cache_write_input_tokens=50))
     step = StepRecord(0, "x", "say", attempts=(used,))
@@ -83,7 +83,7 @@ def test_what_was_put_into_a_cache_is_told_in_a_field_of_its_own() -> None:
     assert (usage.input_tokens, usage.cache_read_input_tokens, usage.cache_creation_input_tokens) == (20, 30, 50)
 
 
-async def test_usage_counts_every_call_and_says_what_was_orchestration(server: Server) -> None:
+async def test_usage_counts_every_call_and_names_the_orchestration(server: Server) -> None:
     answer = await ask(server, model="ultra")
     usage = answer.object["usage"]
     trace = await server.service.store.get(answer.object["dirigent"]["trace_id"])
@@ -175,7 +175,7 @@ async def test_settings_reach_the_worker_and_labels_do_not(server: Server) -> No
 
 
 @pytest.mark.parametrize(("finish", "reason"), [("stop", "end_turn"), ("length", "max_tokens"), ("refused", "refusal")])
-async def test_the_reason_it_stopped_is_told_in_anthropics_words(server: Server, finish: Any, reason: str) -> None:
+async def test_the_stop_reason_is_given_in_anthropics_words(server: Server, finish: Any, reason: str) -> None:
     server.stub.answer = lambda _: StubReply("some words", finish=finish)
     assert (await ask(server)).object["stop_reason"] == reason
 
@@ -196,7 +196,7 @@ async def test_a_dry_run_gives_the_plan(server: Server) -> None:
 # ---- tools ------------------------------------------------------------------------------------------------
 
 
-async def test_a_tool_call_goes_out_and_its_result_resumes_the_run(server: Server) -> None:
+async def test_a_tool_call_is_returned_and_its_result_resumes_the_run(server: Server) -> None:
     server.stub.answer = lambda call: "rainy" if '"tool"' in json.dumps(call.body) else asks_for("weather", text="hm")
     messages: list[Any] = [{"role": "user", "content": "weather?"}]
     first = (await ask(server, messages, tools=[TOOL])).object
@@ -361,9 +361,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("body", "param"), REFUSED, ids=[f"{param} {i}" for i, (_, param) in enumerate(REFUSED)])
-async def test_what_cannot_be_honoured_is_a_400_that_names_the_field(
-    server: Server, body: dict[str, Any], param: str
-) -> None:
+async def test_an_unsupported_field_is_a_400_that_names_it(server: Server, body: dict[str, Any], param: str) -> None:
     answer = await ask(server, **body)
     assert answer.status == 400
     assert set(answer.object) == {"type", "error", "request_id"}

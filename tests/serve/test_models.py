@@ -65,7 +65,7 @@ def card(date: str) -> Callable[[], dict[str, Card]]:
     return lambda: {"checker": made}
 
 
-async def test_a_dated_name_is_the_same_model_and_says_what_it_pins(start: Start) -> None:
+async def test_a_dated_name_is_the_same_model_and_names_its_pin(start: Start) -> None:
     server = await start(config=DATED)
     listed = {model["id"]: model for model in (await server.get("/v1/models")).object["data"]}
     for floating in ("dirigent-ultra", "ultra"):
@@ -143,7 +143,7 @@ async def test_with_workers_elsewhere_mini_is_not_planned_by_the_local_conductor
     assert (mini.planner.name, mini.limits.max_steps) == ("single", 1)
 
 
-async def test_a_rule_that_denies_whoever_plans_is_held_to(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_rule_that_denies_the_planning_worker_applies(monkeypatch: pytest.MonkeyPatch) -> None:
     text = WORKERS + '[profile.ultra]\nplanner = "conductor"\nplanner_worker = "chief"\n'
     here, _ = await found(text, monkeypatch)
     rule = Override(name="not the chief", model="ultra", deny=("chief",))

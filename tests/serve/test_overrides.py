@@ -113,7 +113,7 @@ async def test_a_rule_for_one_key_leaves_the_others_alone(start: Start) -> None:
     assert "alpha" not in await steps(server, "tell me", **(plan | {"headers": keys["team a"]}))
 
 
-async def test_a_rule_never_widens_what_a_key_may_use(start: Start) -> None:
+async def test_a_rule_never_widens_the_rights_of_a_key(start: Start) -> None:
     server = await ruled(start, keys_required=True)
     made = await create_key(server.service.store, Caller("", label="x", allow=("alpha",)))
     headers = {"Authorization": f"Bearer {made.text}"}
@@ -165,7 +165,7 @@ def test_the_first_rule_that_fits_counts_and_all_its_conditions_must() -> None:
         (Message("user", (Text("python"), Image(url="http://x/y"))), Request(()), "images"),
     ],
 )
-def test_what_a_request_is_about(message: Message, options: Request, kind: str) -> None:
+def test_the_topic_of_a_request(message: Message, options: Request, kind: str) -> None:
     for label, found in (("", kind), ("tools", "tools"), ("our own word", kind)):
         assert task_kind(asking(message, options=options, metadata={"task_kind": label})) == found
 

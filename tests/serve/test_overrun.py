@@ -35,7 +35,7 @@ async def test_a_step_that_used_the_cap_up_is_the_last_to_begin(server: Server) 
     assert (answer.status, answer.error["code"]) == (402, "cost_cap")
     assert [call.model for call in server.stub.calls] == ["boss", "alpha"]
     trace = await server.service.store.get(answer.headers["X-Dirigent-Trace-Id"])
-    assert trace.cost_usd == pytest.approx(2.0, abs=1e-3), "what is owed, not what was allowed"
+    assert trace.cost_usd == pytest.approx(2.0, abs=1e-3), "the debt, not the allowance"
     assert [attempt.overran for attempt in trace.attempts] == [False, True]
     page = (await server.get("/metrics")).text
     assert 'dirigent_overruns_total{worker="alpha"} 1.0' in page

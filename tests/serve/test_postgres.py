@@ -1,4 +1,4 @@
-"""One server over a real PostgreSQL: what is kept, counted, replayed and deleted is as it is over SQLite."""
+"""One server over a real PostgreSQL: it stores, counts, replays and deletes as it does over SQLite."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_a_nul_which_no_text_column_takes_is_kept_all_the_same(server: Ser
     assert [row["id"] for row in (await server.get("/v1/traces?search=nul%20%00")).object["data"]] == [trace["id"]]
 
 
-async def test_a_response_goes_on_from_one_that_was_kept(server: Server) -> None:
+async def test_a_response_continues_a_stored_one(server: Server) -> None:
     async def respond(**body: Any) -> Answer:
         return await server.request("POST", "/v1/responses", json={"model": "worker/alpha"} | body)
 
@@ -161,7 +161,7 @@ async def test_old_runs_go_when_a_server_starts_and_the_ledger_and_the_audit_log
     assert (await verify(store)).problem == ""
 
 
-async def test_a_key_opens_what_it_may_and_another_keys_run_does_not_exist(start: Start) -> None:
+async def test_a_key_has_its_rights_and_another_keys_run_does_not_exist(start: Start) -> None:
     server = await start(keys_required=True)
     mine, other = [
         {"Authorization": f"Bearer {(await create_key(server.service.store, Caller(label=label))).text}"}
@@ -182,14 +182,14 @@ async def test_a_key_opens_what_it_may_and_another_keys_run_does_not_exist(start
         ("/v1/usage?key=%00", 200),
     ],
 )
-async def test_what_is_looked_for_with_a_nul_in_it_is_not_there(server: Server, path: str, status: int) -> None:
+async def test_a_search_with_a_nul_finds_nothing(server: Server, path: str, status: int) -> None:
     assert (await server.get(path)).status == status
     body = {"model": "worker/alpha", "input": "hi", "previous_response_id": "resp_\x00"}
     assert (await server.request("POST", "/v1/responses", json=body)).status == 404
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_database_that_hangs_ends_runs_under_way_and_what_they_cost_is_in_the_book_when_it_answers(
+async def test_a_hanging_database_ends_running_runs_and_their_costs_are_entered_when_it_answers(
     start: Start, postgresql: stores.PostgreSQL, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
     monkeypatch.setattr(writer, "SILENT_S", 1.0)
@@ -207,7 +207,7 @@ async def test_a_database_that_hangs_ends_runs_under_way_and_what_they_cost_is_i
         refused = await asyncio.wait_for(server.chat(headers=headers), 5)
         assert (refused.status, refused.error["code"]) == (503, "store_failed")
         assert (await asyncio.wait_for(server.get("/healthz"), 5)).status == 200
-    assert len(server.stub.calls) == 1, "nobody is paid for a run that cannot be written down"
+    assert len(server.stub.calls) == 1, "no call is paid for a run that cannot be stored"
 
     async def settled() -> bool:
         return (await usage(server.service.store)).held_usd == 0
@@ -224,7 +224,7 @@ async def test_a_database_that_hangs_ends_runs_under_way_and_what_they_cost_is_i
     assert budget.usd == pytest.approx(1 - (await usage(server.service.store)).cost_usd, abs=1e-9)
 
 
-async def test_a_caller_is_not_told_where_the_database_is(
+async def test_a_caller_does_not_learn_the_databases_address(
     server: Server, postgresql: stores.PostgreSQL, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def read(*_: Any) -> None:

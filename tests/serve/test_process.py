@@ -42,7 +42,7 @@ async def process(
         await running.communicate()
 
 
-async def test_told_to_stop_it_finishes_what_is_under_way(tmp_path: Path, stub: StubProvider) -> None:
+async def test_on_sigterm_it_finishes_running_requests(tmp_path: Path, stub: StubProvider) -> None:
     release = asyncio.Event()
 
     async def hang(call: StubCall) -> str:
@@ -70,7 +70,7 @@ async def test_told_to_stop_it_finishes_what_is_under_way(tmp_path: Path, stub: 
         assert [row.status for row in await store.list()] == ["done"]
 
 
-async def test_what_outlasts_the_grace_is_cancelled_and_kept(tmp_path: Path, stub: StubProvider) -> None:
+async def test_a_run_longer_than_the_grace_period_is_cancelled_and_stored(tmp_path: Path, stub: StubProvider) -> None:
     stub.delay_s = 60.0
     async with process(tmp_path, stub.url("openai"), "--grace", "1") as running, aiohttp.ClientSession() as session:
         assert running.stderr is not None
@@ -89,7 +89,7 @@ async def test_what_outlasts_the_grace_is_cancelled_and_kept(tmp_path: Path, stu
         assert [row.status for row in await store.list()] == ["cancelled"]
 
 
-async def test_told_to_stop_it_is_not_ready_and_serves_for_one_more_second(tmp_path: Path, stub: StubProvider) -> None:
+async def test_on_sigterm_it_is_not_ready_and_serves_for_one_more_second(tmp_path: Path, stub: StubProvider) -> None:
     async with process(tmp_path, stub.url("openai")) as running:
         assert running.stderr is not None
         base = (await running.stderr.readline()).decode().split()[1]
@@ -207,7 +207,7 @@ LATER = json.dumps(
 
 
 def in_two_rounds(call: StubCall) -> str | StubReply:
-    """boss plans twice; alpha asks for the weather in its second step until it is told; beta joins."""
+    """boss plans twice; alpha asks for the weather in its second step until it knows it; beta joins."""
     if call.model == "boss":
         return LATER if "was carried out" in json.dumps(call.body) else PLAN
     if "subtask: look again" in call.text and call.body["messages"][-1]["role"] != "tool":
@@ -218,7 +218,7 @@ def in_two_rounds(call: StubCall) -> str | StubReply:
     return "BETA-SAID" if "subtask: say it" in call.text else f"{call.model} is done"
 
 
-async def test_a_tool_pause_in_the_second_round_goes_on_after_kill_9(tmp_path: Path, stub: StubProvider) -> None:
+async def test_a_tool_pause_in_the_second_round_resumes_after_kill_9(tmp_path: Path, stub: StubProvider) -> None:
     stub.answer = in_two_rounds
     tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
     history: list[Any] = [{"role": "user", "content": "Weather?"}]

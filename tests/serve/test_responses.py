@@ -1,4 +1,4 @@
-"""`/v1/responses`: kept answers, chains of them, their events, tools, and what is refused."""
+"""`/v1/responses`: stored answers, chains of them, their events, tools, and refusals."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_a_response_has_the_official_shape_and_is_found_again(server: Serv
     assert (await server.get(f"/v1/responses/{response['id']}")).object == response
 
 
-async def test_usage_adds_up_and_says_what_was_orchestration(server: Server) -> None:
+async def test_usage_adds_up_and_names_the_orchestration(server: Server) -> None:
     answer = await respond(server, model="ultra")
     usage = answer.object["usage"]
     trace = await server.service.store.get(answer.object["dirigent"]["trace_id"])
@@ -89,7 +89,7 @@ async def test_the_choice_of_a_named_function_comes_back_whole(server: Server) -
     assert (await server.get(f"/v1/responses/{answer.object['id']}")).object["tool_choice"] == wanted
 
 
-async def test_who_was_asked_on_the_way_is_the_reasoning_summary(server: Server) -> None:
+async def test_the_reasoning_summary_lists_the_workers_asked(server: Server) -> None:
     reasoning, message = (await respond(server, model="ultra")).object["output"]
     (part,) = reasoning["summary"]
     assert (part["type"], says(part["text"], "alpha find it")) == ("summary_text", True)
@@ -203,7 +203,7 @@ async def test_responses_survive_a_restart(start: Start) -> None:
     assert len(said_to(again.stub.calls[1])) == 3
 
 
-async def test_what_is_not_to_be_kept_is_not_kept(server: Server) -> None:
+async def test_a_response_that_must_not_be_stored_is_not_stored(server: Server) -> None:
     response = (await respond(server, store=False)).object
     assert response["store"] is False
     missing = await server.get(f"/v1/responses/{response['id']}")
@@ -225,7 +225,7 @@ async def test_the_items_a_response_was_made_from_are_listed_in_pages(server: Se
         assert (await server.get(f"{path}?{query}")).error["param"] == param
 
 
-async def test_a_deleted_response_is_gone_and_so_is_what_went_on_from_it(server: Server) -> None:
+async def test_deleting_a_response_deletes_its_continuations(server: Server) -> None:
     first = (await respond(server)).object
     second = (await respond(server, previous_response_id=first["id"])).object
     gone = await server.request("DELETE", f"/v1/responses/{first['id']}")
@@ -281,7 +281,7 @@ async def test_a_stream_has_the_official_events_in_order(server: Server) -> None
     assert (await server.get(f"/v1/responses/{final['id']}")).object == final
 
 
-async def test_progress_is_told_as_a_summary_while_earlier_steps_run(server: Server) -> None:
+async def test_progress_is_streamed_as_a_summary_while_earlier_steps_run(server: Server) -> None:
     release = asyncio.Event()
 
     async def first_writes_slowly(call: StubCall) -> str | StubReply:
@@ -350,7 +350,7 @@ async def test_silence_is_filled_with_comments(start: Start) -> None:
 # ---- tools ------------------------------------------------------------------------------------------------
 
 
-async def test_a_tool_call_goes_out_and_its_result_resumes_the_run(server: Server) -> None:
+async def test_a_tool_call_is_returned_and_its_result_resumes_the_run(server: Server) -> None:
     server.stub.answer = lambda call: "rainy" if '"tool"' in json.dumps(call.body) else asks_for("weather")
     first = (await respond(server, "weather?", tools=[TOOL])).object
     (call,) = first["output"]
@@ -436,9 +436,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("body", "param"), REFUSED, ids=[f"{param} {i}" for i, (_, param) in enumerate(REFUSED)])
-async def test_what_cannot_be_honoured_is_a_400_that_names_the_field(
-    server: Server, body: dict[str, Any], param: str
-) -> None:
+async def test_an_unsupported_field_is_a_400_that_names_it(server: Server, body: dict[str, Any], param: str) -> None:
     answer = await respond(server, **body)
     assert (answer.status, answer.error["param"]) == (400, param), answer.text
     assert answer.error["type"] == "invalid_request_error"
@@ -453,7 +451,7 @@ async def test_unknown_models_and_responses_are_404(server: Server) -> None:
         assert (await server.request(method, f"/v1/responses/resp_x{tail}")).status == 404
 
 
-async def test_only_the_background_can_be_cancelled_or_told_again(server: Server) -> None:
+async def test_only_background_responses_can_be_cancelled_or_replayed(server: Server) -> None:
     id = (await respond(server)).object["id"]
     assert (await server.request("POST", f"/v1/responses/{id}/cancel")).error["code"] == "not_background"
     assert (await server.get(f"/v1/responses/{id}?stream=true")).error["param"] == "stream"

@@ -1,4 +1,4 @@
-"""Responses of the background: begun, polled, streamed, cancelled, and finished after their server was killed."""
+"""Background responses: begun, polled, streamed, cancelled, and finished after their server was killed."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_it_is_answered_at_once_and_polled_until_it_ends(server: Server) -
     assert response["usage"]["input_tokens"] == trace.usage.input_tokens
 
 
-async def test_a_client_that_goes_away_leaves_it_as_it_is(server: Server) -> None:
+async def test_a_client_that_leaves_does_not_change_it(server: Server) -> None:
     release = asyncio.Event()
     server.stub.answer = held(release)
     body = {"model": "ultra", "input": "hi", "background": True, "stream": True}
@@ -112,7 +112,7 @@ async def test_cancelling_ends_its_calls_and_is_the_same_twice(server: Server) -
     assert [answer.object["status"] for answer in answers] == ["cancelled", "cancelled"]
     await asyncio.wait_for(call.ended.wait(), 5)
     assert call.aborted
-    assert answers[1].object["usage"]["total_tokens"] > 0  # what was done until then was paid
+    assert answers[1].object["usage"]["total_tokens"] > 0  # the work until then was paid
     assert (await server.get(f"/v1/responses/{id}")).object == answers[1].object
 
 
@@ -170,7 +170,7 @@ async def test_its_tool_calls_wait_for_their_results(server: Server) -> None:
     assert second["dirigent"]["trace_id"] == first["dirigent"]["trace_id"]
 
 
-async def test_whoever_sees_its_tool_calls_can_answer_them_at_once(server: Server) -> None:
+async def test_a_reader_of_its_tool_calls_can_answer_them_at_once(server: Server) -> None:
     server.stub.answer = lambda call: "rainy" if '"tool"' in json.dumps(call.body) else asks_for("weather")
     tell, answered = server.service.on_finished["response"], asyncio.Event()
 
@@ -190,7 +190,7 @@ async def test_whoever_sees_its_tool_calls_can_answer_them_at_once(server: Serve
 
 
 @pytest.mark.parametrize("traced", [True, False])
-async def test_tool_calls_that_nobody_was_told_of_are_found_and_answered(
+async def test_unreported_tool_calls_are_found_and_answered(
     server: Server, traced: bool, wait_until: WaitUntil
 ) -> None:
     """As after a kill in the instant after the run was let wait."""
@@ -245,7 +245,7 @@ async def test_one_whose_run_is_not_known_any_more_gets_its_end(
     assert (await server.get(f"/v1/responses/{id}")).object["status"] == status
 
 
-async def test_killed_and_started_again_it_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_killed_and_started_again_it_resumes(tmp_path: Path) -> None:
     release = asyncio.Event()
     body = {"model": "ultra", "input": "hi", "background": True}
     async with StubProvider(held(release)) as stub, aiohttp.ClientSession() as session:
@@ -270,7 +270,7 @@ async def test_killed_and_started_again_it_goes_on_where_it_was(tmp_path: Path) 
         assert [call.model for call in stub.calls] == ["boss", "alpha", "beta", "beta"]
 
 
-async def test_one_that_went_on_with_a_run_is_found_by_its_key_though_its_reply_was_not_kept(
+async def test_a_response_that_continued_a_run_is_found_by_its_key_though_its_reply_was_not_stored(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(*_: object) -> None:
@@ -291,7 +291,7 @@ async def test_one_that_went_on_with_a_run_is_found_by_its_key_though_its_reply_
     assert len(server.stub.calls) == 2
 
 
-async def test_one_that_was_deleted_before_its_reply_was_kept_is_not_begun_again(server: Server) -> None:
+async def test_a_response_deleted_before_its_reply_was_stored_is_not_begun_again(server: Server) -> None:
     server.stub.answer = held(asyncio.Event())
     body = {"model": "ultra", "input": "hi", "background": True, "stream": True}
     once = {"Idempotency-Key": "once"}
@@ -310,7 +310,7 @@ async def test_one_that_was_deleted_before_its_reply_was_kept_is_not_begun_again
     assert len(server.stub.calls) == 3
 
 
-async def test_one_whose_stream_told_that_it_failed_is_begun_again_when_its_key_is_sent_again(server: Server) -> None:
+async def test_a_response_whose_stream_reported_a_failure_is_begun_again_with_its_key(server: Server) -> None:
     server.stub.faults = ["500"]
     once = {"Idempotency-Key": "once"}
     failed, done = [await respond(server, background=True, stream=True, headers=once) for _ in range(2)]
@@ -332,7 +332,7 @@ main()
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_killed_before_its_reply_was_kept_it_is_what_the_same_key_is_answered_with(
+async def test_killed_before_its_reply_was_stored_it_answers_the_same_key(
     tmp_path: Path, stub: StubProvider, stream: bool
 ) -> None:
     body = {"model": "ultra", "input": "hi", "background": True, "stream": stream}

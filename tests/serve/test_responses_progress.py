@@ -1,4 +1,4 @@
-"""Responses of the background, told while they run: each step as it is asked, by any server, and again the same."""
+"""Background responses, streamed while they run: each step as it is asked, by any server, with the same replay."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def begun(server: Server) -> str:
     return id
 
 
-async def test_a_step_is_told_while_it_is_asked(server: Server) -> None:
+async def test_a_step_is_streamed_while_it_is_asked(server: Server) -> None:
     release = asyncio.Event()
     server.stub.answer = held(release, "alpha")
     async with told(server, await begun(server)) as stream:
@@ -84,7 +84,7 @@ async def test_a_step_is_told_while_it_is_asked(server: Server) -> None:
     assert [event["sequence_number"] for event in stream.seen] == list(range(len(stream.seen)))
 
 
-async def test_what_was_told_while_it_ran_is_told_again_the_same(server: Server) -> None:
+async def test_streamed_events_are_replayed_unchanged(server: Server) -> None:
     release = asyncio.Event()
     server.stub.answer = held(release, "beta")
     id = await begun(server)
@@ -99,7 +99,7 @@ async def test_what_was_told_while_it_ran_is_told_again_the_same(server: Server)
     assert later.seen == stream.seen[number + 1 :]
 
 
-async def test_another_server_of_the_store_tells_it_too(start: Start) -> None:
+async def test_another_server_of_the_store_streams_it_too(start: Start) -> None:
     server, other = await start(), await start()
     release = asyncio.Event()
     server.stub.answer = held(release, "beta")
@@ -109,10 +109,10 @@ async def test_another_server_of_the_store_tells_it_too(start: Start) -> None:
         await stream.until("response.completed")
 
 
-async def test_a_run_that_fails_after_a_step_keeps_what_was_told(server: Server) -> None:
+async def test_a_run_that_fails_after_a_step_keeps_its_events(server: Server) -> None:
     release = asyncio.Event()
     server.stub.answer = held(release, "alpha")
-    server.stub.faults = [None, None, "500", "500"]  # boss and alpha answer; beta and whoever takes over do not
+    server.stub.faults = [None, None, "500", "500"]  # boss and alpha answer; beta and its substitute do not
     id = await begun(server)
     async with told(server, id) as stream:
         await stream.until(SUMMARY)
@@ -122,7 +122,7 @@ async def test_a_run_that_fails_after_a_step_keeps_what_was_told(server: Server)
     assert stream.seen == events_of(await server.get(f"/v1/responses/{id}?stream=true"))
 
 
-async def test_a_run_that_is_cancelled_keeps_what_was_told(server: Server) -> None:
+async def test_a_cancelled_run_keeps_its_events(server: Server) -> None:
     server.stub.answer = held(asyncio.Event(), "beta")
     id = await begun(server)
     async with told(server, id) as stream:

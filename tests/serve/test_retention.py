@@ -32,7 +32,7 @@ async def test_a_server_deletes_old_runs_when_it_starts(start: Start) -> None:
     assert [row.profile for row in rows] == ["worker/alpha"]
 
 
-async def test_it_goes_on_after_a_store_that_failed(
+async def test_it_continues_after_a_failed_store(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[float | None] = []

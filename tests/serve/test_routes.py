@@ -53,7 +53,7 @@ async def test_a_server_whose_workers_all_rest_is_not_ready(server: Server) -> N
     assert 'dirigent_worker_available{worker="alpha"} 0.0' in (await server.get("/metrics")).text
 
 
-async def test_metrics_count_what_happened(server: Server) -> None:
+async def test_metrics_count_requests_and_calls(server: Server) -> None:
     await server.chat()
     await server.chat(stream=True)
     await server.chat(model="nothing")
@@ -65,7 +65,7 @@ async def test_metrics_count_what_happened(server: Server) -> None:
     assert "dirigent_in_flight 0.0" in page
 
 
-async def test_the_description_covers_every_route_and_fits_what_is_sent(server: Server) -> None:
+async def test_the_description_covers_every_route_and_fits_the_replies(server: Server) -> None:
     described = (await server.get("/openapi.json")).object
     told = {(method.upper(), path) for path, methods in described["paths"].items() for method in methods}
     assert told == {(e.method, e.path.replace(":path", "")) for e in ENDPOINTS}
@@ -77,7 +77,7 @@ async def test_the_description_covers_every_route_and_fits_what_is_sent(server: 
     jsonschema_rs.validate(asked, {"model": "m", "messages": [{"role": "user", "content": "x"}]})
 
 
-async def test_what_does_not_exist_says_so_in_the_same_shape(server: Server) -> None:
+async def test_a_missing_route_is_an_error_of_the_same_shape(server: Server) -> None:
     missing = await server.get("/v1/nothing")
     assert (missing.status, missing.error["type"]) == (404, "not_found_error")
     wrong = await server.get("/v1/chat/completions")

@@ -1,14 +1,19 @@
-"""Runs that go on by themselves: started, watched from the start, cancelled, forked, with a plan of the caller's."""
+"""Runs without a waiting caller: started, watched from the start, cancelled, forked, with a plan of the caller's."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from dirigent.store.keys import Caller, create_key
+from dirigent.limits import Limits
+from dirigent.run.trace import Trace
+from dirigent.serve.apis import runs
+from dirigent.store.keys import Caller, create_key, revoke_key
 from tests.serve.conftest import Answer, Server, Start
 
 ASK = {"messages": [{"role": "user", "content": "hi"}]}
@@ -62,7 +67,7 @@ async def test_a_second_watcher_sees_all_that_has_happened(server: Server) -> No
     assert text == "beta says hello there"
 
 
-async def test_a_run_goes_on_when_its_watcher_leaves(server: Server) -> None:
+async def test_a_run_continues_when_its_watcher_leaves(server: Server) -> None:
     server.stub.delay_s = 0.3
     id = (await start_run(server)).object["id"]
     async with server.session.get(f"{server.url}/v1/runs/{id}/events") as response:
@@ -125,6 +130,99 @@ async def test_another_keys_run_does_not_exist(start: Start) -> None:
     assert fork.status == 404
 
 
+# ---- all runs ---------------------------------------------------------------------------------------------
+
+
+class Watcher:
+    """Reads `/v1/runs/events`, an event at a time."""
+
+    def __init__(self, response: Any) -> None:
+        self._lines = response.content
+
+    async def next(self) -> tuple[str, Any]:
+        kind = ""
+        async with asyncio.timeout(20):
+            while line := (await self._lines.readline()).decode():
+                if line.startswith("event: "):
+                    kind = line[7:].strip()
+                elif line.startswith("data: "):
+                    return kind, json.loads(line[6:])
+        raise EOFError("the stream has ended")
+
+
+@asynccontextmanager
+async def watching(server: Server, **more: Any) -> AsyncIterator[Watcher]:
+    async with server.session.get(f"{server.url}/v1/runs/events", **more) as response:
+        assert response.status == 200
+        yield Watcher(response)
+
+
+async def test_all_runs_are_watched_as_they_begin_and_end(server: Server) -> None:
+    async with watching(server) as watcher:
+        assert await watcher.next() == ("runs", {"under_way": []})
+        answer = await server.chat("how many?", model="worker/alpha")
+        kind, began = await watcher.next()
+        assert (kind, began["model"], began["question"]) == ("began", "worker/alpha", "how many?")
+        assert await watcher.next() == ("ended", {"id": began["id"]})
+        assert began["id"] == answer.object["dirigent"]["trace_id"]
+        assert (await server.get(f"/v1/traces/{began['id']}")).status == 200  # stored before it is said to have ended
+
+
+async def test_a_watcher_that_comes_back_begins_with_the_runs_under_way(server: Server) -> None:
+    server.stub.delay_s = 30
+    id = (await start_run(server)).object["id"]
+    for _ in range(2):
+        async with watching(server) as watcher:
+            kind, data = await watcher.next()
+            assert (kind, [run["id"] for run in data["under_way"]]) == ("runs", [id])
+    await server.request("POST", f"/v1/runs/{id}/cancel")
+    async with watching(server) as watcher:
+        assert await watcher.next() == ("runs", {"under_way": []})
+    for _ in range(2000):  # the server hears of a watcher that left a moment later
+        if server.service.run_watchers:
+            await asyncio.sleep(0.01)
+    assert server.service.run_watchers == []
+
+
+async def test_a_run_that_another_process_stored_is_a_change(start: Start) -> None:
+    server, other = await start(keep_alive_s=0.05), await start()
+    async with watching(server) as watcher:
+        await watcher.next()
+        await other.chat()
+        assert await watcher.next() == ("changed", None)
+
+
+async def test_a_key_watches_its_own_runs_and_an_admin_all(start: Start) -> None:
+    server = await start(keys_required=True)
+    made = [await create_key(server.service.store, Caller("", role=role)) for role in ("inference", "admin")]
+    own, admin = ({"Authorization": f"Bearer {key.text}"} for key in made)
+    async with watching(server, headers=own) as of_key, watching(server, headers=admin) as of_all:
+        await of_key.next()
+        await of_all.next()
+        await server.chat("secret", headers=admin)
+        await server.chat("mine", headers=own)
+        assert (await of_key.next())[1]["question"] == "mine"
+        assert (await of_all.next())[1]["question"] == "secret"
+
+
+async def test_streams_end_with_their_key(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "KEY_S", 0.05)
+    server = await start(keys_required=True)
+    made = await create_key(server.service.store, Caller(""))
+    headers = {"Authorization": f"Bearer {made.text}"}
+    server.stub.delay_s = 60
+    started = await server.request("POST", "/v1/runs", json={"model": "ultra"} | ASK, headers=headers)
+    one = server.session.get(f"{server.url}/v1/runs/{started.object['id']}/events", headers=headers)
+    async with watching(server, headers=headers) as watcher, one as response:
+        await watcher.next()
+        await revoke_key(server.service.store, made.row.caller.key_id)
+        with pytest.raises(EOFError):
+            await watcher.next()
+        async with asyncio.timeout(20):
+            assert b"event: ended" not in await response.content.read()
+    assert (await server.get("/v1/runs/events", headers=headers)).status == 401
+
+
 # ---- a plan of the caller's -------------------------------------------------------------------------------
 
 GIVEN = {
@@ -135,7 +233,7 @@ GIVEN = {
 }
 
 
-async def test_an_edited_plan_is_carried_out_and_nobody_plans(server: Server) -> None:
+async def test_an_edited_plan_is_carried_out_and_no_worker_plans(server: Server) -> None:
     answer = await server.chat(model="ultra", dirigent={"plan": GIVEN, "trace": True})
     assert answer.status == 200
     steps = answer.object["dirigent"]["steps"]
@@ -144,7 +242,7 @@ async def test_an_edited_plan_is_carried_out_and_nobody_plans(server: Server) ->
     assert "the caller gave the plan" in answer.object["dirigent"]["notes"]
 
 
-async def test_a_dry_run_prices_an_edited_plan_and_asks_nobody(server: Server) -> None:
+async def test_a_dry_run_prices_an_edited_plan_and_makes_no_call(server: Server) -> None:
     answer = await server.chat(model="ultra", dirigent={"plan": GIVEN, "dry_run": True})
     assert [step["worker"] for step in answer.object["steps"]] == ["beta", "alpha"]
     assert answer.object["estimate"]["high_usd"] > 0
@@ -187,7 +285,29 @@ async def forked(server: Server, id: str, **change: Any) -> tuple[Answer, Any]:
     return answer, (await server.get(f"/v1/traces/{answer.object['id']}")).object
 
 
-async def test_a_fork_keeps_what_is_before_and_pays_only_what_is_after(server: Server) -> None:
+async def test_a_run_is_replayed_from_its_record_without_asking_a_worker(server: Server) -> None:
+    id = (await server.chat(model="ultra")).object["dirigent"]["trace_id"]
+    calls = len(server.stub.calls)
+    answer = await server.request("POST", f"/v1/traces/{id}/replay")
+    assert (answer.status, answer.object["same_answer"]) == (200, True)
+    assert answer.object["trace"]["answer"] == "beta says hello there"
+    assert len(server.stub.calls) == calls
+    assert (await server.request("POST", "/v1/traces/ffff/replay")).status == 404
+    failed = Trace(
+        id="f" * 16,
+        created_at="2026-11-19T00:00:00Z",
+        question=(),
+        pool=(),
+        limits=Limits(),
+        planner="p",
+        status="failed",
+    )
+    await server.service.store.save(failed)
+    refused = await server.request("POST", f"/v1/traces/{failed.id}/replay")
+    assert (refused.status, refused.error["code"]) == (400, "not_possible")
+
+
+async def test_a_fork_keeps_earlier_steps_and_pays_only_later_ones(server: Server) -> None:
     id = (await server.chat(model="ultra")).object["dirigent"]["trace_id"]
     calls = len(server.stub.calls)
     started, fork = await forked(server, id, step=1, worker="alpha", subtask="say it better")
@@ -227,7 +347,7 @@ async def test_a_fork_of_a_fork_and_of_two_rounds(server: Server) -> None:
     assert [step["worker"] for step in again["rounds"][0]["steps"]] == ["alpha", "beta"]
 
 
-async def test_what_cannot_be_forked_says_why(server: Server) -> None:
+async def test_the_error_for_an_impossible_fork_names_the_reason(server: Server) -> None:
     id = (await server.chat(model="ultra")).object["dirigent"]["trace_id"]
     for change, said in (
         ({"step": 7}, "has no step 7"),

@@ -1,4 +1,4 @@
-"""A caller's schema cannot keep the server busy, and what others write as schemas is taken as before."""
+"""A caller's schema cannot keep the server busy, and schemas of other programs are accepted as before."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def nested(depth: int) -> str:
     return '{"a":' * depth + "{}" + "}" * depth
 
 
-async def test_a_schema_that_would_stop_the_server_is_refused_before_anybody_is_paid(server: Server) -> None:
+async def test_a_schema_that_would_stop_the_server_is_refused_before_any_call(server: Server) -> None:
     shape = {"type": "json_schema", "json_schema": {"name": "laughs", "schema": doubling(60)}}
     answer = await server.chat(response_format=shape)
     assert (answer.status, answer.error["code"]) == (400, "invalid_schema")
@@ -62,7 +62,7 @@ def test_doubling_around_a_circle_ends_as_a_fault() -> None:
     assert checker(Schema(circle))(nested(60)) == TOO_MUCH
 
 
-def test_what_is_wrong_is_said_only_where_finding_it_is_cheap() -> None:
+def test_a_schemas_fault_is_named_only_if_it_is_cheap_to_find() -> None:
     branch = {"type": "object", "required": ["a"], "properties": {"a": {"$ref": "#/$defs/e"}}}
     check = checker(Schema({"$ref": "#/$defs/e", "$defs": {"e": {"anyOf": [branch, branch | {"title": "again"}]}}}))
     assert "anyOf" in check(nested(3))

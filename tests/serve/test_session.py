@@ -15,7 +15,7 @@ async def signed_in(server: Server, **bounds: object) -> tuple[Answer, dict[str,
     """A new key's session: the reply, its cookie as a header, and the key's id."""
     made = await create_key(server.service.store, Caller("", label="team", **bounds))  # type: ignore[arg-type]
     answer = await server.request("POST", "/v1/session", headers={"Authorization": f"Bearer {made.text}"})
-    server.session.cookie_jar.clear()  # each test says itself what it sends
+    server.session.cookie_jar.clear()  # each test sends its own cookies
     value = answer.headers["Set-Cookie"].split(";")[0]
     return answer, {"Cookie": value}, made.row.caller.key_id
 

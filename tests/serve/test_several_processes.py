@@ -1,4 +1,4 @@
-"""Two server processes over one PostgreSQL: whatever one of them keeps, the other one finds, counts and goes on with.
+"""Two server processes over one PostgreSQL: each finds, counts and continues the runs of the other.
 
 Each process has a home of its own, as on two machines; what they share is the database and the pepper. A server looks
 after runs that others left every 15 s. Here it does so every 0.2 s, which is the one thing that is not as it is served.
@@ -175,7 +175,7 @@ def asked(stub: StubProvider) -> list[str]:
     return [call.model for call in stub.calls]
 
 
-async def test_what_one_answered_the_other_finds(
+async def test_one_server_finds_the_responses_of_the_other(
     servers: tuple[Client, Client], new_key: NewKeyOf, stub: StubProvider
 ) -> None:
     first, second = servers
@@ -190,7 +190,7 @@ async def test_what_one_answered_the_other_finds(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_tool_run_that_one_began_goes_on_with_the_other(
+async def test_a_tool_run_begun_by_one_server_continues_on_the_other(
     servers: tuple[Client, Client], new_key: NewKeyOf, stub: StubProvider, stream: bool
 ) -> None:
     first, second = servers
@@ -209,10 +209,10 @@ async def test_a_tool_run_that_one_began_goes_on_with_the_other(
     assert ended.headers["X-Dirigent-Trace-Id"] == began.headers["X-Dirigent-Trace-Id"]
     text = ended.streamed_text if stream else ended.object["choices"][0]["message"]["content"]
     assert text == "beta is done"
-    assert asked(stub) == ["boss", "alpha", "alpha", "beta"], "nobody plans or works twice"
+    assert asked(stub) == ["boss", "alpha", "alpha", "beta"], "no worker plans or works twice"
 
 
-async def test_a_request_sent_to_both_is_carried_out_once_and_told_again_byte_for_byte(
+async def test_a_request_sent_to_both_is_carried_out_once_and_replayed_byte_for_byte(
     servers: tuple[Client, Client], new_key: NewKeyOf, stub: StubProvider
 ) -> None:
     key = (await new_key()).text
@@ -295,7 +295,7 @@ async def test_a_background_run_of_one_can_be_looked_at_and_cancelled_through_th
     assert (await first.get(f"/responses/{id}", key)).object["status"] == "cancelled"
 
 
-async def test_a_third_server_deletes_what_is_too_old_for_all_of_them(
+async def test_a_third_server_deletes_old_rows_for_all_of_them(
     servers: tuple[Client, Client], place: Place, new_key: NewKeyOf, stub: StubProvider
 ) -> None:
     admin = (await new_key(role="admin")).text
@@ -313,7 +313,7 @@ async def test_a_third_server_deletes_what_is_too_old_for_all_of_them(
     assert (await verify(place.store)).problem == "", "the audit chain of three writers is whole"
 
 
-async def test_a_background_stream_that_broke_off_with_its_server_is_told_whole_by_the_other_server(
+async def test_a_background_stream_cut_with_its_server_is_replayed_whole_by_the_other(
     postgresql: stores.PostgreSQL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DIRIGENT_PEPPER", PEPPER)

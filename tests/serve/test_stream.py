@@ -1,4 +1,4 @@
-"""Streams: early words, silent steps, faults before and after the first byte, clients that go away."""
+"""Streams: early words, silent steps, faults before and after the first byte, clients that leave."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_words_arrive_while_the_worker_still_writes(server: Server) -> Non
 
 
 class Bursting:
-    """Writes all its words before anybody else has a turn."""
+    """Writes all its words before any other task has a turn."""
 
     info = WorkerInfo("burst", price=Price())
 
@@ -91,7 +91,7 @@ async def test_words_that_wait_together_leave_together(server: Server, monkeypat
     assert answer.comments == ["round 0: 1 step planned", "step 0: burst"]
 
 
-async def test_an_answer_that_may_be_replaced_is_held_until_it_stands(server: Server) -> None:
+async def test_an_answer_that_may_be_replaced_is_held_back_until_it_is_final(server: Server) -> None:
     answer = await server.chat(stream=True, model="twice")
     texts = [e["choices"][0]["delta"].get("content") for e in answer.events if e != "[DONE]"]
     assert [text for text in texts if text] == ["beta says hello there"]
@@ -144,7 +144,7 @@ ROUTES: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("path", ROUTES)
 @pytest.mark.parametrize(("error", "status"), [(StoreError("locked"), 503), (RuntimeError("something inside"), 500)])
-async def test_what_is_no_fault_of_the_run_has_its_status_and_shape_too(
+async def test_faults_outside_the_run_have_their_status_and_shape_too(
     server: Server, monkeypatch: pytest.MonkeyPatch, path: str, error: Exception, status: int
 ) -> None:
     """As where a rule cannot be put in the audit log, or a waiting run cannot be taken up."""
@@ -160,7 +160,7 @@ async def test_what_is_no_fault_of_the_run_has_its_status_and_shape_too(
 
 
 @pytest.mark.parametrize("path", ROUTES)
-async def test_whoever_has_read_the_last_byte_holds_no_place_any_more(server: Server, path: str) -> None:
+async def test_a_reader_of_the_last_byte_frees_its_place(server: Server, path: str) -> None:
     body = {"model": "worker/alpha", "stream": True} | ROUTES[path]
     for _ in range(20):
         assert (await server.request("POST", path, json=body)).status == 200
@@ -179,7 +179,7 @@ async def test_a_fault_after_the_first_byte_is_one_error_event_and_no_done(
     errors = [event for event in answer.events if "error" in event]
     assert errors == [answer.events[-1]]
     assert set(errors[0]["error"]) == {"message", "type", "param", "code"}
-    assert len(server.stub.calls) == 1  # nobody is paid to continue another's sentence
+    assert len(server.stub.calls) == 1  # no worker continues another's sentence
 
 
 async def test_a_fault_after_the_status_was_given_up_is_an_error_event(start: Start) -> None:
@@ -192,7 +192,7 @@ async def test_a_fault_after_the_status_was_given_up_is_an_error_event(start: St
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_goes_away_cancels_the_run(server: Server, stream: bool, wait_until: WaitUntil) -> None:
+async def test_a_client_that_leaves_cancels_the_run(server: Server, stream: bool, wait_until: WaitUntil) -> None:
     release = asyncio.Event()
 
     async def hang(call: StubCall) -> str:
@@ -213,7 +213,7 @@ async def test_a_client_that_goes_away_cancels_the_run(server: Server, stream: b
         await asking
 
 
-async def test_a_client_that_goes_away_in_the_middle_of_the_words_cancels_too(
+async def test_a_client_that_leaves_in_the_middle_of_the_words_cancels_too(
     server: Server, wait_until: WaitUntil
 ) -> None:
     server.stub.answer = lambda _: "word " * 200
@@ -231,4 +231,4 @@ async def test_a_client_that_goes_away_in_the_middle_of_the_words_cancels_too(
     (row,) = await server.service.store.list()
     trace = await server.service.store.get(row.id)
     assert trace.status == "cancelled"
-    assert trace.cost_usd > 0  # what was read and written is billed
+    assert trace.cost_usd > 0  # its input and output are billed

@@ -1,4 +1,4 @@
-"""OpenTelemetry: spans named after runs and steps, with no word of what was asked; off unless it is wanted."""
+"""OpenTelemetry: spans named after runs and steps, without any text of a request; off by default."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def test_a_run_is_a_span_with_its_drafts_and_steps_below_it(server: Server
     exporter = watched(server)
     answer = await server.chat("a private question", model="ultra")
     found = by_name(exporter)
-    calls = {"chat alpha", "chat beta"}
+    calls = {"chat boss", "chat alpha", "chat beta"}
     assert found.keys() == {"run ultra", "plan language:boss", "step 0 alpha", "step 1 beta"} | calls
     run = found["run ultra"]
     assert run.attributes is not None
@@ -57,11 +57,15 @@ async def test_spans_follow_the_conventions_for_generative_ai(server: Server) ->
     assert operations == {
         "run ultra": "invoke_workflow",
         "plan language:boss": "invoke_agent",
+        "chat boss": "chat",
         "step 0 alpha": "invoke_agent",
         "step 1 beta": "invoke_agent",
         "chat alpha": "chat",
         "chat beta": "chat",
     }
+    plan, planned = found["plan language:boss"], found["chat boss"]
+    assert planned.parent is not None
+    assert planned.parent.span_id == plan.context.span_id
     step, call = found["step 1 beta"], found["chat beta"]
     assert call.parent is not None
     assert call.parent.span_id == step.context.span_id
@@ -75,7 +79,9 @@ async def test_texts_are_in_the_spans_only_where_they_are_wanted(server: Server)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     server.service.observers.append(spans(provider, content=True))
     await server.chat("a private question", model="ultra")
-    run = by_name(exporter)["run ultra"].attributes or {}
+    found = by_name(exporter)
+    assert "alpha" in str((found["plan language:boss"].attributes or {})["gen_ai.output.messages"])
+    run = found["run ultra"].attributes or {}
     assert "a private question" in str(run["gen_ai.input.messages"])
     assert "beta says hello there" in str(run["gen_ai.output.messages"])
 
@@ -97,7 +103,7 @@ def test_it_is_off_unless_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("by", ["setting", "variable"])
-def test_wanted_without_the_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+def test_the_error_for_telemetry_without_its_extra_names_the_package(monkeypatch: pytest.MonkeyPatch, by: str) -> None:
     monkeypatch.setitem(__import__("sys").modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     if by == "variable":
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")

@@ -39,7 +39,7 @@ SIDE_BY_SIDE = json.dumps(
 
 
 def asking(*models: str, plan: str = PLAN) -> Callable[[StubCall], str | StubReply]:
-    """boss plans; these models ask for the weather until they are told it; everybody else just answers."""
+    """boss plans; these models ask for the weather until they know it; the others just answer."""
 
     def answer(call: StubCall) -> str | StubReply:
         if call.model == "boss":
@@ -86,7 +86,7 @@ async def test_a_tool_call_of_the_first_step_comes_back_and_its_result_resumes_t
     assert text_of(second) == "beta is done"
     assert second.headers["X-Dirigent-Resumed"] == "yes"
     assert second.headers["X-Dirigent-Trace-Id"] == trace_id
-    assert [c.model for c in server.stub.calls] == ["boss", "alpha", "alpha", "beta"], "nobody plans or works twice"
+    assert [c.model for c in server.stub.calls] == ["boss", "alpha", "alpha", "beta"], "no worker plans or works twice"
     *before, asked, told = server.stub.calls[2].body["messages"]
     assert before == server.stub.calls[1].body["messages"]
     assert asked["tool_calls"][0]["id"] == "up_1", "the provider sees the id it gave"
@@ -153,7 +153,7 @@ async def test_several_tool_rounds_with_the_whole_history_each_time(server: Serv
 
 
 @pytest.mark.parametrize("model", ["worker/alpha", "mini"])
-async def test_a_plan_of_one_step_goes_on_with_the_same_worker(server: Server, model: str) -> None:
+async def test_a_plan_of_one_step_continues_with_the_same_worker(server: Server, model: str) -> None:
     server.stub.answer = asking("alpha")
     first = await ask(server, model=model)
     second = await ask(server, continued(first, "rain"), model=model)
@@ -212,7 +212,7 @@ async def test_a_run_that_is_not_kept_any_more_becomes_a_new_one_and_says_so(ser
 
 
 @pytest.mark.parametrize("change", ["user", "model"])
-async def test_another_conversation_is_not_mistaken_for_the_one_that_waits(server: Server, change: str) -> None:
+async def test_another_conversation_is_not_mistaken_for_the_waiting_one(server: Server, change: str) -> None:
     server.stub.answer = asking("alpha")
     first = await ask(server)
     history = continued(first, "rain", before=[{"role": "user", "content": "Other"}] if change == "user" else None)
@@ -301,7 +301,7 @@ async def test_a_try_that_failed_can_be_made_again_and_stays_on_the_bill(server:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_goes_away_while_its_run_goes_on_may_come_back(
+async def test_a_client_that_leaves_while_its_run_continues_may_come_back(
     server: Server, stream: bool, wait_until: WaitUntil
 ) -> None:
     server.stub.answer = asking("alpha")
@@ -350,7 +350,7 @@ async def test_tool_calls_of_an_earlier_step_stream_at_the_end_and_resume_as_a_s
     assert [c.model for c in server.stub.calls] == ["boss", "alpha", "alpha", "beta"]
 
 
-async def test_what_is_kept_of_a_waiting_run_holds_no_key(start: Start, tmp_path: Path) -> None:
+async def test_the_stored_state_of_a_waiting_run_has_no_key(start: Start, tmp_path: Path) -> None:
     server = await start()
     secret = "sk-" + "abcdefgh12345678" * 2
     server.stub.answer = asking("alpha")

@@ -1,4 +1,4 @@
-"""Wrong keys: how many an address may send, and who is not to suffer for it."""
+"""Wrong keys: how many an address may send, and that other callers do not suffer for it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_right_keys_cost_no_try_and_stay_welcome_from_a_blocked_address() -> Non
     assert tries.begin("a", "dg_right") > 0
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_tries_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auth, "REMEMBERED", 5)
     bounded = Tries()
     for n in range(100):

@@ -32,7 +32,7 @@ async def test_sums_are_the_ledgers_exactly_however_they_are_grouped(server: Ser
         assert report["total"]["output_tokens"] == ledger.output_tokens
 
 
-async def test_rows_name_what_they_are_grouped_by_and_nothing_else(server: Server) -> None:
+async def test_rows_name_their_group_and_nothing_else(server: Server) -> None:
     await server.chat(model="worker/beta")
     await server.chat(model="ultra")
     rows = (await server.get("/v1/usage?group_by=model,worker")).object["data"]
@@ -43,7 +43,7 @@ async def test_rows_name_what_they_are_grouped_by_and_nothing_else(server: Serve
     assert (day["day"], day["calls"]) == (TODAY, 4)
 
 
-async def test_models_are_named_as_what_ran(start: Start) -> None:
+async def test_models_are_named_as_they_ran(start: Start) -> None:
     dated = CONFIG.replace("[profile.ultra]", '[profile.ultra]\nversion = "2026-11-15"')
     server = await start(config=dated.replace("[profile.mini]", "[profile.small]"))
     asked = {

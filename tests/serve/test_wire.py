@@ -1,4 +1,4 @@
-"""The door from bytes to a request: whatever comes in, it is a request or a 400 that names a field."""
+"""The door from bytes to a request: any bytes give a request or a 400 that names a field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An answer that nothing confirmed says so; agreement is never called a proof."""
+"""An unconfirmed answer is marked so; agreement is never called a proof."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dirigent.show.confirmation import confirmation, is_unmeasured
         (Reply("77", confidence=0.83, chosen=Choice(0, 3, 4)), "83% before"),
     ],
 )
-async def test_what_speaks_for_an_answer_is_said(reply: Reply, said: str) -> None:
+async def test_the_support_for_an_answer_is_shown(reply: Reply, said: str) -> None:
     trace = await Conductor(Single(), Pool([Scripted(reply, name="a")])).run("?")
     assert says(confirmation(trace), said)
     assert ("unchecked" in confirmation(trace)) is (reply.confidence is None)

@@ -85,7 +85,7 @@ def lines_of(trace: Trace, **options: object) -> list[str]:
     return draw_trace(trace, **options).plain.splitlines()  # type: ignore[arg-type]
 
 
-def test_a_timeline_places_each_step_by_its_time_and_says_what_it_read_and_gave():
+def test_a_timeline_places_each_step_by_its_time_with_its_input_and_output():
     assert lines_of(a_trace(), width=100) == [
         "ultra · gym · 1.5 s (critical path 0.6 s + plan 0.8 s) · 4 calls · 214 tokens · $0",
         '0 facts   ████████                  0.2 s           "What is the capital of Norway?" → "Oslo"',
@@ -94,7 +94,7 @@ def test_a_timeline_places_each_step_by_its_time_and_says_what_it_read_and_gave(
     ]
 
 
-def test_a_tree_goes_from_the_answer_down_and_draws_a_shared_step_once():
+def test_a_tree_starts_at_the_answer_and_draws_a_shared_step_once():
     shared = (*NORWAY[:2], a_step(2, "numbers", "Join them.", (0, 1), "28", at=1.2))
     assert lines_of(a_trace(Round((DRAFT,), NORWAY_PLAN, shared)), style="tree")[1:] == [
         '2 numbers  "Join them." → "28"  0.2 s',
@@ -104,7 +104,7 @@ def test_a_tree_goes_from_the_answer_down_and_draws_a_shared_step_once():
     ]
 
 
-def test_a_tree_shows_steps_that_nobody_reads_too():
+def test_a_tree_shows_steps_that_no_step_reads_too():
     aside = (a_step(0, "facts", "Aside.", (), "x", at=0), a_step(1, "facts", "Answer.", (), "y", at=0))
     assert lines_of(a_trace(Round((), None, aside)), style="tree")[1:] == [
         '1 facts  "Answer." → "y"  0.2 s',
@@ -146,7 +146,7 @@ TROUBLED_RUN = a_trace(
 )
 
 
-def test_what_went_wrong_is_told_in_its_own_words_below_the_step():
+def test_an_error_is_shown_in_its_own_words_below_the_step():
     assert lines_of(TROUBLED_RUN, width=100) == [
         "failed · ultra · gym · 3.5 s (critical path 3.0 s + plan 0.5 s) · 4 calls · 70 tokens · $0.012",
         Saying("✗ gym 0.5 model_id is missing"),
@@ -164,7 +164,7 @@ def test_what_went_wrong_is_told_in_its_own_words_below_the_step():
     ]
 
 
-def test_a_cost_that_nobody_bills_is_said_to_be_notional():
+def test_an_unbilled_cost_is_called_notional():
     ours, theirs = WorkerInfo("smol", kind="local"), WorkerInfo("gpt-5", kind="openai")
     paid = (Attempt("smol", 1, cost_usd=0.002), Attempt("gpt-5", 1, cost_usd=0.5))
     for attempts, said in (
@@ -180,12 +180,12 @@ def test_a_cost_that_nobody_bills_is_said_to_be_notional():
         assert cost_text(trace) in lines_of(trace, width=200)[0]
 
 
-def test_a_call_that_overran_is_told_below_its_step():
+def test_a_call_that_overran_is_shown_below_its_step():
     step = StepRecord(0, "smol", "Say.", attempts=(Attempt("smol", 1, overran=True),))
     assert Saying("↳ smol") in lines_of(a_trace(Round((), None, (step,))))
 
 
-def test_a_tree_keeps_its_branches_whole_past_what_went_wrong():
+def test_a_tree_keeps_its_branches_whole_beside_errors():
     assert lines_of(TROUBLED_RUN, width=100, style="tree")[4:-1] == [
         '3 facts  "End." – skipped',
         "│ – step 2 gave no result",
@@ -213,6 +213,13 @@ def test_rounds_share_one_axis_and_an_acceptance_is_said():
     ]
 
 
+def test_an_acceptance_by_a_program_is_not_worth_a_line():
+    first = (a_step(0, "facts", "Try.", (), "27", at=0, took=1),)
+    accepting = Round((DraftRecord("program", "", "lists"),), Plan())
+    lines = lines_of(a_trace(Round((DRAFT,), NORWAY_PLAN, first), accepting), width=80)
+    assert lines == lines_of(a_trace(Round((DRAFT,), NORWAY_PLAN, first)), width=80)
+
+
 def test_a_later_rounds_tree_names_the_earlier_steps_that_it_read():
     first = (a_step(0, "facts", "Find.", (), "Oslo", at=0), a_step(1, "facts", "Say.", (0,), "It is Oslo", at=1))
     second = (a_step(2, "letters", "Count.", (0,), "4", at=2),)
@@ -237,7 +244,7 @@ def test_a_plan_of_a_later_round_is_drawn_with_its_numbers():
     assert [(line.split()[0], line.split("←")[1].strip()) for line in drawn] == [("3", "0"), ("4", "1 3")]
 
 
-def test_a_run_that_waits_says_for_which_tools_and_what_they_told_before():
+def test_a_waiting_run_shows_its_tools_and_their_earlier_results():
     call = ToolCall("up", "weather", '{"at":"Oslo"}')
     traffic = (Message("assistant", "", tool_calls=(call,)), Message("tool", "rain", tool_call_id="up", name="weather"))
     asks = Reply("", tool_calls=(ToolCall("up2", "clock", "{}"),), finish="tool_calls")
@@ -255,7 +262,7 @@ def test_a_run_that_waits_says_for_which_tools_and_what_they_told_before():
     ]
 
 
-def test_a_run_that_was_cancelled_before_its_steps_says_what_was_planned():
+def test_a_run_cancelled_before_its_steps_shows_its_plan():
     trace = a_trace(Round((DRAFT,), NORWAY_PLAN), status="cancelled", error="the run was cancelled", answer="")
     assert lines_of(trace)[1:] == [
         Saying("3"),
@@ -321,7 +328,7 @@ def test_escape_keeps_lines_and_tabs_and_writes_the_rest_out():
     assert escape("👩\u200d👩\u200d👦") == "👩\u200d👩\u200d👦"
 
 
-def test_one_line_closes_white_space_up_and_says_that_it_cut():
+def test_one_line_closes_white_space_up_and_marks_a_cut():
     assert one_line("  a\n\n b\tc ") == "a b c"
     assert one_line("abcdef", 4) == "abc…"
     assert one_line("x" * 9000, 20) == "x" * 19 + "…"
@@ -358,7 +365,7 @@ def test_money_keeps_the_figures_that_count(usd: float, said: str):
     assert usd_text(usd) == said
 
 
-def test_a_plan_shows_who_reads_whom_what_runs_together_and_the_price():
+def test_a_plan_shows_access_parallel_steps_and_the_price():
     plan = Plan(
         (
             Step("gemini-2.5-pro", "read the log, list the three likeliest causes"),
@@ -375,11 +382,11 @@ def test_a_plan_shows_who_reads_whom_what_runs_together_and_the_price():
     ]
 
 
-def test_a_summary_says_what_it_took_and_where_to_look():
+def test_a_summary_shows_the_cost_and_the_command_for_details():
     assert draw_summary(a_trace()).plain == "4 calls · 214 tokens · 1.5 s · $0 · trace 7f3a9c21"
 
 
-def test_a_drawing_has_no_colour_codes_where_there_is_no_terminal():
+def test_a_drawing_has_no_colour_codes_without_a_terminal():
     file = io.StringIO()
     print_drawing(draw_trace(a_trace()), file=file)
     assert file.getvalue() == draw_trace(a_trace()).plain + "\n"
@@ -425,7 +432,7 @@ def test_a_live_run_without_a_terminal_is_a_line_for_each_thing_that_happens():
     ]
 
 
-def test_a_failed_step_is_told_even_without_a_terminal():
+def test_a_failed_step_is_printed_even_without_a_terminal():
     file = io.StringIO()
     with LiveRun(file=file) as live:
         live(Planned(0, Plan((Step("local", "Check."),)), fallback=True))
@@ -503,7 +510,7 @@ def test_on_a_real_terminal_the_lines_are_redrawn_and_stay(monkeypatch: pytest.M
 
 
 def read_to_end(descriptor: int) -> str:
-    """What a terminal was sent before its other end was closed, which Linux tells by an error."""
+    """The bytes that a terminal got before its other end was closed, which Linux reports as an error."""
     chunks: list[bytes] = []
     with os.fdopen(descriptor, "rb", buffering=0) as terminal, suppress(OSError):
         while chunk := terminal.read(65536):
@@ -511,7 +518,7 @@ def read_to_end(descriptor: int) -> str:
     return b"".join(chunks).decode()
 
 
-def test_progress_that_nobody_reads_does_not_end_the_run():
+def test_progress_without_a_reader_does_not_end_the_run():
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w", encoding="utf-8", buffering=1) as file:
@@ -525,7 +532,7 @@ def test_progress_that_nobody_reads_does_not_end_the_run():
         os.close(nowhere)
 
 
-def test_a_program_that_ran_is_told_on_the_way_to_its_reply():
+def test_a_program_that_ran_is_shown_before_its_reply():
     ran = Ran("a = 7\nprint(a * 11)", 0, "77\n", "", "landlock")
     step = msgspec.structs.replace(a_step(0, "coder", "Compute it.", (), "77", at=0), reply=Reply("77", ran=ran))
     said = "\n".join(lines_of(a_trace(Round((), Plan((Step("coder", "Compute it."),)), (step,)))))
@@ -538,7 +545,7 @@ def test_a_program_that_ran_is_told_on_the_way_to_its_reply():
     assert says(said, "1 line stopped unconfined")
 
 
-def test_a_vote_tells_how_many_agree():
+def test_a_vote_shows_how_many_agree():
     step = msgspec.structs.replace(
         a_step(0, "vote", "Count.", (), "77", at=0), reply=Reply("77", chosen=Choice(1, 3, 4))
     )

@@ -1,4 +1,4 @@
-"""The store's tests run on a real SQLite file and, where its programs are found, a real PostgreSQL."""
+"""The store's tests run on a real SQLite file and, if its programs are installed, a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class PostgreSQL:
 
     @contextmanager
     def hanging(self) -> Iterator[None]:
-        """None of its processes does anything, and none is gone: connections stay open and nobody answers."""
+        """Its processes are stopped but not gone: connections stay open and get no answer."""
         first = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
         listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(first)], check=True, capture_output=True, text=True)
         processes = [first, *map(int, listed.stdout.split())]
@@ -89,7 +89,7 @@ def postgresql() -> Iterator[PostgreSQL]:
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.system)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A place for a store that nobody has used."""
+    """An unused place for a store."""
     if request.param == "sqlite":
         return str(tmp_path / "home" / "dirigent.db")
     server: PostgreSQL = request.getfixturevalue("postgresql")

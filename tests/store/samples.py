@@ -1,4 +1,4 @@
-"""Traces to keep, as a run would leave them."""
+"""Traces for the store, as a run would leave them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commits on the spot: what is done there is done whole, and what would have to wait is left to the thread."""
+"""Commits on the spot: they are whole, and work that would have to wait is left to the thread."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_pieces_that_need_no_waiting_are_committed_together(tmp_path: Path
         assert await ids(store) == ["a", "b"]
 
 
-async def test_a_lock_of_somebody_else_is_not_waited_for(tmp_path: Path):
+async def test_a_lock_of_another_process_is_not_waited_for(tmp_path: Path):
     async with opened(tmp_path) as (quick, store):
         assert quick.committed([kept("a")]) is not None
         with closing(sqlite3.connect(tmp_path / "traces.db", isolation_level=None)) as other:
@@ -75,7 +75,7 @@ async def test_now_and_then_the_thread_gets_a_turn_to_carry_the_journal_over(
         assert done == [True, True, True, False, True, True, True, False]
 
 
-async def test_what_took_long_leaves_the_next_to_the_thread_for_a_while(tmp_path: Path):
+async def test_after_a_slow_commit_the_thread_does_the_next_ones_for_a_while(tmp_path: Path):
     now = 0.0
 
     def slow() -> dict[str, object]:
@@ -91,7 +91,7 @@ async def test_what_took_long_leaves_the_next_to_the_thread_for_a_while(tmp_path
         assert quick.committed([kept("a")]) is not None
 
 
-async def test_what_comes_after_work_for_the_thread_is_carried_out_after_it(tmp_path: Path):
+async def test_work_after_work_for_the_thread_keeps_its_order(tmp_path: Path):
     async with Store.open(tmp_path / "traces.db") as store:
         with busy_writer(store):
             first = store.write_soon(lambda c, _: c.execute(text("DELETE FROM traces")), prepare=lambda: None)

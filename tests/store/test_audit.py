@@ -1,4 +1,4 @@
-"""The audit log: whatever is done to it afterwards is found, and named by its place."""
+"""The audit log: every later change to it is found, and named by its place."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def fill(store: Store, rows: int = 5) -> None:
 
 
 async def tamper(store: Store, *statements: str) -> None:
-    """As somebody would who may change the tables themselves."""
+    """Changes the tables as a person with access to the database could."""
 
     def work(connection, _):
         for statement in (*TRIGGERS[connection.dialect.name], *statements):
@@ -36,7 +36,7 @@ async def tamper(store: Store, *statements: str) -> None:
     await store.write(work, prepare=lambda: None)
 
 
-async def test_an_untouched_log_is_whole_and_tells_its_head(url: str):
+async def test_an_untouched_log_is_whole_and_has_its_head(url: str):
     async with Store.open(url) as store:
         assert (await verify(store)).head == Head(0, "0" * 64)
         await fill(store)
@@ -181,11 +181,11 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("wrong", ["", "12", "12:abc", "x:" + "a" * 64])
-def test_what_is_no_head_is_refused(wrong: str):
+def test_an_invalid_head_is_refused(wrong: str):
     with pytest.raises(ConfigError, match=facts("audit verify")):
         parse_head(wrong)
 
 
-def test_a_head_reads_back_as_it_is_told():
+def test_a_printed_head_is_read_back():
     head = Head(12, "a" * 64)
     assert parse_head(str(head)) == head

@@ -1,4 +1,4 @@
-"""One connection hangs while the database works for all others: nobody waits for it for ever, and no money is lost."""
+"""One connection hangs while the database works for all others: no caller waits for ever, and no money is lost."""
 
 from __future__ import annotations
 
@@ -108,9 +108,7 @@ async def test_a_writers_connection_that_hangs_for_good_is_given_up_and_others_w
     assert await eventually(committed, within_s=10), "it had been told to commit: its caller was told nothing"
 
 
-async def test_what_was_not_told_to_commit_when_its_connection_hung_is_rolled_back(
-    store: Store, stopped: Stopped
-) -> None:
+async def test_work_whose_connection_hung_before_its_commit_is_rolled_back(store: Store, stopped: Stopped) -> None:
     def insert_and_hang(connection: Connection, _: None) -> None:
         connection.execute(text("CREATE TABLE half (id INTEGER)"))
         stopped.stop(connection)
@@ -171,7 +169,7 @@ async def test_a_connection_that_hangs_in_the_pool_costs_a_wait_and_no_failure(s
     assert await asyncio.wait_for(store.list(), 10) == []
 
 
-async def test_reads_behind_others_that_wait_in_vain_fail_together(store: Store, postgresql: PostgreSQL) -> None:
+async def test_reads_queued_behind_hanging_reads_fail_together(store: Store, postgresql: PostgreSQL) -> None:
     with postgresql.hanging():
         reads = [asyncio.ensure_future(store.list()) for _ in range(100)]
         outcomes = await asyncio.wait_for(asyncio.gather(*reads, return_exceptions=True), 60)

@@ -1,4 +1,4 @@
-"""Claims on a name: one of many wins, on either database; what is old or abandoned, or whose run was deleted, may be
+"""Claims on a name: one of many wins, on either database. An old or abandoned claim, or that of a deleted run, may be
 claimed anew."""
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ async def test_a_reply_of_a_run_that_has_only_begun_is_kept(url: str) -> None:
         assert await ask(store) == REPLY
 
 
-async def test_a_reply_that_is_kept_while_its_run_is_deleted_by_another_process_is_gone_whoever_is_first(
+async def test_a_reply_stored_while_another_process_deletes_its_run_is_gone_in_either_order(
     url: str,
 ) -> None:
     async with Store.open(url) as one, Store.open(url) as two:
@@ -157,7 +157,7 @@ async def test_a_reply_that_is_kept_while_its_run_is_deleted_by_another_process_
             assert isinstance(await ask(one, name=name), Claimed)
 
 
-async def test_what_was_begun_is_told_to_whoever_claims_it_after_its_process_died_as_often_as_it_takes(
+async def test_a_begun_run_is_returned_to_every_claim_after_its_process_died(
     url: str,
 ) -> None:
     async with Store.open(url) as store:
@@ -176,7 +176,7 @@ async def test_what_was_begun_is_told_to_whoever_claims_it_after_its_process_die
         assert await ask(store) == REPLY
 
 
-async def test_what_was_not_begun_is_still_given_up_after_two_processes(url: str) -> None:
+async def test_a_claim_without_a_begun_run_is_given_up_after_two_processes(url: str) -> None:
     async with Store.open(url) as store:
         for again in (False, True):
             outcome = await claimed(store)
@@ -185,7 +185,7 @@ async def test_what_was_not_begun_is_still_given_up_after_two_processes(url: str
         assert await ask(store) == GivenUp()
 
 
-async def test_a_run_that_goes_on_with_another_request_is_begun_for_that_ones_claim(url: str) -> None:
+async def test_a_run_continued_by_another_request_belongs_to_that_requests_claim(url: str) -> None:
     async with Store.open(url) as store:
         await pause(store, a_trace("run"), key_id="k", body=Pruned())
         row = await find(store, "run")
@@ -202,7 +202,7 @@ async def test_a_run_that_goes_on_with_another_request_is_begun_for_that_ones_cl
         assert (await claimed(store)).begun == "resp"
 
 
-async def test_a_claim_that_is_left_is_free_at_once_and_keeps_what_was_begun(url: str) -> None:
+async def test_an_abandoned_claim_is_free_at_once_and_keeps_its_begun_run(url: str) -> None:
     async with Store.open(url) as store:
         await leave(store, await claimed(store))
         claim = await claimed(store, digest="other")
@@ -252,7 +252,7 @@ async def test_a_run_begun_while_its_claim_is_taken_over_has_it_or_is_not_begun(
                 assert taken == Running() or taken.begun == "resp"
 
 
-async def test_what_was_begun_is_forgotten_with_its_run(url: str) -> None:
+async def test_a_claims_begun_run_is_deleted_with_the_run(url: str) -> None:
     async with Store.open(url) as store:
         claim = await claimed(store)
         await begin(store, "run", key_id="k", body=Pruned(), begun=Begun(claim, "run", "resp"))

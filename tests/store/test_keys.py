@@ -1,4 +1,4 @@
-"""Keys: shown once, kept as digests, checked at the same cost whoever asks, and closed within a second."""
+"""Keys: shown once, kept as digests, checked at the same cost for every caller, and closed within a second."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "own"
 
 
-async def test_a_key_opens_what_it_was_made_for(url: str):
+async def test_a_key_has_the_rights_it_was_made_with(url: str):
     wanted = Caller(
         role="admin",
         label="team ü",
@@ -170,7 +170,7 @@ async def test_a_key_is_revoked_by_the_beginning_of_its_id_and_only_once(url: st
 
 
 @pytest.mark.parametrize("id", ["", "zzzz", "%", "_"])
-async def test_revoking_what_is_not_there_is_refused(url: str, id: str):
+async def test_revoking_a_missing_key_is_refused(url: str, id: str):
     async with Store.open(url) as store:
         await create_key(store, Caller())
         with pytest.raises(StoreError, match=facts("dirigent keys list")):
@@ -262,7 +262,7 @@ def pepper_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return lambda value: monkeypatch.setenv("DIRIGENT_PEPPER", value)
 
 
-async def test_without_its_pepper_a_place_says_so(tmp_path: Path, own_home: Path):
+async def test_a_store_without_its_pepper_is_refused_by_name(tmp_path: Path, own_home: Path):
     path = tmp_path / "dirigent.db"
     async with Store.open(path) as store:
         made = await create_key(store, Caller())
@@ -272,9 +272,7 @@ async def test_without_its_pepper_a_place_says_so(tmp_path: Path, own_home: Path
             await authenticate(store, made.text)
 
 
-async def test_many_who_come_at_once_ask_the_store_once_and_share_its_failure(
-    url: str, monkeypatch: pytest.MonkeyPatch
-):
+async def test_simultaneous_callers_ask_the_store_once_and_share_its_failure(url: str, monkeypatch: pytest.MonkeyPatch):
     async with Store.open(url) as store:
         made = await create_key(store, Caller())
         reads = 0

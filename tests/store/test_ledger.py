@@ -1,4 +1,4 @@
-"""The ledger: written before the call, never overspent however many ask at once, and honest about what was lost."""
+"""The ledger: written before the call, never overspent however many ask at once, and honest about lost calls."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_200_clients_with_budget_for_100_calls_get_100(url: str, period: s
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_spending_never_exceeds_the_budget_whatever_calls_turn_out_to_use(url: str, seed: int):
-    """Each client reserves, uses some of it, settles, and asks again, in an order nobody arranged."""
+    """Each client reserves, uses a part, settles, and asks again, in any order."""
     rng = random.Random(seed)
     caller = Caller("k", budget_day_usd=0.5, budget_total_usd=0.7)
 
@@ -293,7 +293,7 @@ async def test_a_book_that_was_not_kept_is_added_up_from_the_attempts(url: str):
         assert lefts == pytest.approx([0.99, 0.98, 0.97])
 
 
-async def test_usage_is_told_by_key_and_time(url: str):
+async def test_usage_is_summed_by_key_and_time(url: str):
     async with Store.open(url) as store:
         for key, hours in (("a", 0), ("a", 1), ("b", 1)):
             book = ledger(store, Caller(key), NOON + timedelta(hours=hours))
@@ -309,7 +309,7 @@ async def test_usage_is_told_by_key_and_time(url: str):
 # --- what dies in between --------------------------------------------------------------------------------------------
 
 
-def test_what_a_killed_process_left_open_is_charged_at_its_worst_case(url: str):
+def test_reservations_of_a_killed_process_are_charged_at_their_worst_case(url: str):
     with subprocess.Popen([sys.executable, "-c", CALLER, url], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         acknowledged = [process.stdout.readline() for _ in range(60)]
@@ -364,7 +364,7 @@ async def own(store: Store, owner: str) -> None:
     await store.write(lambda connection, _: connection.execute(statement, {"owner": owner}), prepare=lambda: None)
 
 
-async def test_what_another_machine_holds_is_left_alone_for_a_day(url: str):
+async def test_reservations_of_another_machine_stay_open_for_a_day(url: str):
     async with Store.open(url) as store:
         await ledger(store, Caller("k")).reserve(CENT)
         await own(store, "another-place/1/1")
@@ -396,7 +396,7 @@ async def test_a_settlement_that_comes_after_all_replaces_the_worst_case(url: st
         assert await left_usd(store, caller) == pytest.approx(0.998)
 
 
-def test_a_process_is_dead_when_it_has_ended_and_not_before():
+def test_a_process_counts_as_dead_only_after_its_end():
     with subprocess.Popen(
         [
             sys.executable,
@@ -472,7 +472,7 @@ async def test_a_settlement_and_the_trace_after_it_are_one_commit(url: str, budg
         assert await rows(store) == [("settled", 0.01, 0.002)]
 
 
-async def test_a_settlement_that_fails_is_said_where_it_is_waited_for(url: str) -> None:
+async def test_a_failed_settlement_raises_for_its_waiting_caller(url: str) -> None:
     async with Store.open(url) as store:
         book = ledger(store, Caller("k"))
         hold = await book.reserve(CENT)

@@ -1,4 +1,4 @@
-"""What a failing store kept from being written is written when it answers again; nothing stays reserved for ever."""
+"""Writes that a failing store refused are made when it answers again; nothing stays reserved for ever."""
 
 from __future__ import annotations
 
@@ -95,6 +95,6 @@ async def test_a_store_that_is_closed_meanwhile_is_left_alone(tmp_path: Path) ->
                 await ledger.settled()
             with pytest.raises(StoreError):
                 await ledger.reserve(QUOTE)
-        await asyncio.sleep(0.1)  # what was to be tried again finds the store closed, and says nothing
+        await asyncio.sleep(0.1)  # work for a retry finds the store closed, and does not raise
     async with Store.open(tmp_path / "x.db") as store:
         assert await holds(store, 0.5), "the next start closes it: `reconcile`"

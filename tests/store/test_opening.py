@@ -1,4 +1,4 @@
-"""Opening a store: where it lives, who may read it, what it was written by, and what can be wrong with it."""
+"""Opening a store: its place, its permissions, its version, and its faults."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ async def test_a_file_that_is_no_store_is_left_alone(tmp_path: Path):
     assert path.read_text() == "buy milk " * 500
 
 
-async def test_a_damaged_store_says_how_to_save_what_is_left(tmp_path: Path):
+async def test_the_error_for_a_damaged_store_names_the_rescue_command(tmp_path: Path):
     path = tmp_path / "dirigent.db"
     async with Store.open(path) as store:
         await store.save(a_trace())

@@ -1,4 +1,4 @@
-"""Retention: what has been kept long enough goes, by its key's days or everybody's; money and deeds stay."""
+"""Retention: old runs are deleted, by their key's days or the server's; the ledger and the audit log stay."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_without_days_for_everybody_only_keys_with_their_own_lose_runs(url
         assert await ids(store) == {"others"}
 
 
-async def test_a_run_that_made_no_call_goes_by_the_days_of_the_key_that_asked_for_it(url: str) -> None:
+async def test_a_run_without_calls_follows_the_retention_of_its_key(url: str) -> None:
     async with Store.open(url) as store:
         short = (await create_key(store, Caller(label="short", retention_days=2))).row.caller
         long = (await create_key(store, Caller(label="long", retention_days=90))).row.caller
@@ -86,7 +86,7 @@ async def test_a_run_that_made_no_call_goes_by_the_days_of_the_key_that_asked_fo
         assert await ids(store) == {"short-1", "long-1", "long-10", "long-50", "plain-1", "plain-10"}
 
 
-async def test_a_key_from_before_days_were_bounded_keeps_nobodys_runs(url: str) -> None:
+async def test_a_key_from_before_the_bound_on_days_keeps_no_runs_longer(url: str) -> None:
     async with Store.open(url) as store:
         key_id = (await create_key(store, Caller(label="for ever", retention_days=1))).row.caller.key_id
         caller = Caller(key_id, label="for ever", retention_days=1_000_000)
@@ -98,7 +98,7 @@ async def test_a_key_from_before_days_were_bounded_keeps_nobodys_runs(url: str) 
         assert await ids(store) == {"its own"}
 
 
-async def test_a_verdict_goes_with_its_run_however_late_it_was_given(url: str) -> None:
+async def test_feedback_is_deleted_with_its_run_however_late_it_came(url: str) -> None:
     async with Store.open(url) as store:
         caller = (await create_key(store, Caller(label="a"))).row.caller
         for id, days in (("old", 50), ("young", 20)):
@@ -109,7 +109,7 @@ async def test_a_verdict_goes_with_its_run_however_late_it_was_given(url: str) -
         assert len(await feedback_of(store, "young")) == 1
 
 
-async def test_what_belongs_to_a_run_goes_with_it(url: str) -> None:
+async def test_all_rows_of_a_run_are_deleted_with_it(url: str) -> None:
     old, young = utc_text(ago(40)), utc_text(ago(1))
     async with Store.open(url) as store:
         rows = []
@@ -130,7 +130,7 @@ async def test_what_belongs_to_a_run_goes_with_it(url: str) -> None:
         pruned = await prune(store, days=30, at=NOW)
         assert pruned == Pruned(responses=1, feedback=1, run_states=1, idempotency=1)
         running = select(func.count()).select_from(run_states).where(run_states.c.state == "running")
-        assert await store.read(lambda c: c.scalar(running)) == 2, "what is being carried out is not deleted"
+        assert await store.read(lambda c: c.scalar(running)) == 2, "a running run is not deleted"
 
 
 async def keep_reply(store: Store, name: str, *, run_id: str | None, days: float, key_id: str = "k") -> None:
@@ -145,7 +145,7 @@ async def replies(store: Store) -> set[str]:
     return set(await store.read(lambda connection: connection.scalars(select(idempotency.c.name)).all()))
 
 
-async def test_a_kept_reply_goes_with_its_run_however_late_it_was_given(url: str) -> None:
+async def test_a_stored_reply_is_deleted_with_its_run_however_late_it_came(url: str) -> None:
     async with Store.open(url) as store:
         short = (await create_key(store, Caller(label="short", retention_days=2))).row.caller
         for id, caller, days in (("old", None, 50), ("young", None, 20), ("short", short, 3)):
@@ -156,7 +156,7 @@ async def test_a_kept_reply_goes_with_its_run_however_late_it_was_given(url: str
         assert await replies(store) == {"young-1", "young-2"}
 
 
-async def test_where_runs_are_kept_for_less_than_a_day_so_are_replies(url: str) -> None:
+async def test_replies_are_kept_no_longer_than_runs_of_less_than_a_day(url: str) -> None:
     async with Store.open(url) as store:
         long = (await create_key(store, Caller(label="long", retention_days=90))).row.caller
         for id, caller, days in (("old", None, 0.7), ("young", None, 0.3), ("long", long, 0.7)):
@@ -171,7 +171,7 @@ async def test_where_runs_are_kept_for_less_than_a_day_so_are_replies(url: str) 
         assert await replies(store) == {"young", "dry run, young", "long", "dry run, long", "under way"}
 
 
-async def test_a_run_stays_where_its_kept_replies_cannot_be_deleted(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_stays_if_its_stored_replies_cannot_be_deleted(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> int:
         raise StoreError("the disk is full")
 
@@ -184,7 +184,7 @@ async def test_a_run_stays_where_its_kept_replies_cannot_be_deleted(url: str, mo
             assert await ids(store) == {"run"}
 
 
-async def test_the_ledger_stays_and_the_audit_log_tells(url: str) -> None:
+async def test_the_ledger_stays_and_the_audit_log_records_the_deletion(url: str) -> None:
     async with Store.open(url) as store:
         caller = (await create_key(store, Caller(label="a"))).row.caller
         await keep(store, "old", caller=caller, days=50)
@@ -219,7 +219,7 @@ async def test_days_that_make_no_sense_delete_nothing(url: str, days: float) -> 
         assert await ids(store) == {"run"}
 
 
-async def test_forgetting_a_run_deletes_all_that_belongs_to_it_in_one_commit_and_tells(url: str) -> None:
+async def test_forgetting_a_run_deletes_all_its_rows_in_one_commit_and_is_audited(url: str) -> None:
     async with Store.open(url) as store:
         caller = (await create_key(store, Caller(label="a"))).row.caller
         for id in ("mine", "other"):
@@ -240,7 +240,7 @@ async def test_forgetting_a_run_deletes_all_that_belongs_to_it_in_one_commit_and
         assert (row.actor, row.action) == ("cli", "trace.delete")
         told = {"run_id": "mine", "traces": 1, "responses": 2, "feedback": 1, "run_states": 1, "idempotency": 2}
         told |= {"comparisons": 1}
-        assert msgspec.json.decode(row.details) == told, "and nothing of what was asked"
+        assert msgspec.json.decode(row.details) == told, "and nothing of the request"
         assert not (await audit.verify(store)).problem
 
 

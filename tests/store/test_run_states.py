@@ -1,4 +1,4 @@
-"""Runs that have not ended: one process has each, and what it wrote last is what the next goes on from."""
+"""Unfinished runs: one process has each, and the next process resumes from its last state."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def found(store: Store, run_id: str = "r") -> RunRow:
     return row
 
 
-async def test_what_was_written_last_is_what_is_found(store: Store) -> None:
+async def test_the_last_written_state_is_found(store: Store) -> None:
     await run_states.begin(store, "r", key_id="k", body=Body("one"))
     await run_states.journal(store, "r", body=Body("two"))
     row = await found(store)
@@ -57,7 +57,7 @@ async def test_what_was_written_last_is_what_is_found(store: Store) -> None:
     assert await run_states.find(store, "other") is None
 
 
-async def test_nobody_writes_a_run_that_is_not_theirs(store: Store) -> None:
+async def test_a_process_cannot_write_anothers_run(store: Store) -> None:
     await run_states.begin(store, "r", key_id="k", body=Body("one"))
     await change(store, owner=NOT_HERE)
     with pytest.raises(StoreError, match=facts("r")):
@@ -75,7 +75,7 @@ async def test_a_pause_keeps_trace_and_state_together_and_an_end_takes_the_state
     assert await run_states.find(store, "r") is None
 
 
-async def test_whose_run_it_is_stays_with_its_trace_whatever_becomes_of_it(store: Store) -> None:
+async def test_the_owner_of_a_run_stays_with_its_trace_in_every_ending(store: Store) -> None:
     await run_states.pause(store, a_trace("r", status="waiting"), key_id="k", body=Body("one"))
     assert await run_keys(store, "r") == {"k"}
     await run_states.keep_trace(store, a_trace("r", status="failed"))
@@ -85,7 +85,7 @@ async def test_whose_run_it_is_stays_with_its_trace_whatever_becomes_of_it(store
     assert await run_keys(store, "other") == frozenset()
 
 
-async def test_of_many_who_take_a_waiting_run_one_gets_it(store: Store) -> None:
+async def test_only_one_of_many_processes_takes_a_waiting_run(store: Store) -> None:
     await run_states.pause(store, a_trace("r", status="waiting"), key_id="k", body=Body("one"))
     row = await found(store)
     won = await asyncio.gather(*(run_states.take(store, row) for _ in range(20)))
@@ -95,7 +95,7 @@ async def test_of_many_who_take_a_waiting_run_one_gets_it(store: Store) -> None:
     assert (await found(store)).state == "waiting"
 
 
-async def test_a_state_that_somebody_took_since_it_was_read_is_not_dropped(
+async def test_a_state_taken_by_another_process_since_the_read_is_not_dropped(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await run_states.pause(store, a_trace("r", status="waiting"), key_id="k", body=Body("one"))
@@ -119,7 +119,7 @@ async def test_runs_of_dead_silent_and_leaving_processes_are_orphans(store: Stor
     assert await run_states.orphans(store) == []
 
 
-async def test_a_beat_touches_the_runs_it_names_and_tells_which_are_to_stop(store: Store) -> None:
+async def test_a_beat_touches_its_runs_and_returns_those_to_stop(store: Store) -> None:
     for run_id in ("a", "b", "c"):
         await run_states.begin(store, run_id, key_id="k", body=Body(run_id))
     await change(store, updated_at=LONG_AGO)
@@ -163,7 +163,7 @@ async def test_text_that_no_database_holds_is_mended_and_keys_are_masked(store: 
     assert "a1b2c3d4" not in text
 
 
-async def test_the_book_tells_which_calls_a_run_made(store: Store) -> None:
+async def test_the_ledger_lists_the_calls_of_a_run(store: Store) -> None:
     ledger = StoreLedger(store, caller=LOCAL_ADMIN, run_id="r")
     quote = Quote("alpha", 0.5, 0.0, 100)
     hold = await ledger.reserve(quote)

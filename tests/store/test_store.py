@@ -1,4 +1,4 @@
-"""What anyone who keeps runs relies on, the same on both databases."""
+"""The promises of a store of runs, the same on both databases."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_asking_for_no_trace_in_particular_is_refused(url: str):
             await store.get("")
 
 
-async def test_a_list_shows_the_newest_first_with_what_each_run_took(url: str):
+async def test_a_list_shows_the_newest_first_with_the_cost_of_each_run(url: str):
     async with Store.open(url) as store:
         await store.save(a_trace("old", created_at="2026-11-15T02:00:00Z"))
         await store.save(a_trace("new", created_at="2026-11-15T04:00:00.5+01:00"))  # 03:00:00.5 UTC
@@ -148,7 +148,7 @@ async def test_a_deleted_trace_is_gone_and_deleting_wants_the_whole_id(url: str)
             await store.get("7f3a")
 
 
-async def test_no_secret_reaches_the_store_wherever_it_stands_in_a_trace(url: str):
+async def test_no_secret_in_any_part_of_a_trace_reaches_the_store(url: str):
     secret = Secret('a"very\\odd-key-of-ours')
     leak = f"it says\n{secret.reveal()} and\nsk-abcdefghijklmnop0123456789"
     async with Store.open(url) as store:

@@ -1,4 +1,4 @@
-"""Many callers, one writer: what is shared, what is kept apart, and what a commit means."""
+"""Many callers, one writer: shared commits, separate failures, and the promise of a commit."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def insert_trace(id: str) -> dict[str, object]:
     return to_row(a_trace(id))
 
 
-async def test_what_may_wait_shares_the_commit_of_what_comes_next(url: str):
+async def test_work_that_may_wait_shares_the_next_commit(url: str):
     async with Store.open(url) as store:
         before = store.commits
         early = store.write_soon(INSERT_ROW, prepare=lambda: insert_trace("early"))
@@ -98,13 +98,13 @@ async def test_what_may_wait_shares_the_commit_of_what_comes_next(url: str):
         assert {row.id for row in await store.list()} == {"early", "next"}
 
 
-async def test_what_may_wait_does_not_wait_for_ever(url: str):
+async def test_work_that_may_wait_is_committed_within_its_bound(url: str):
     async with Store.open(url) as store:
         await asyncio.wait_for(store.write_soon(INSERT_ROW, prepare=lambda: insert_trace("alone")), 5)
         assert [row.id for row in await store.list()] == ["alone"]
 
 
-async def test_what_a_loop_left_waiting_when_it_ended_holds_nobody_up(url: str):
+async def test_work_of_an_ended_loop_delays_no_other(url: str):
     async def leave() -> None:
         store.write_soon(INSERT_ROW, prepare=lambda: insert_trace("left"))
 
@@ -114,7 +114,7 @@ async def test_what_a_loop_left_waiting_when_it_ended_holds_nobody_up(url: str):
         assert {row.id for row in await store.list()} == {"left", "next"}
 
 
-async def test_what_waits_when_the_store_is_closed_is_kept(url: str):
+async def test_waiting_work_is_committed_when_the_store_closes(url: str):
     async with Store.open(url) as store:
         waiting = store.write_soon(INSERT_ROW, prepare=lambda: insert_trace("last"))
     await waiting
@@ -145,7 +145,7 @@ async def test_a_save_is_carried_out_even_if_its_caller_is_cancelled(url: str):
         assert await store.get("7f3a0000") == a_trace()
 
 
-async def test_a_closed_store_has_kept_what_came_before_and_refuses_the_rest(url: str):
+async def test_a_closed_store_has_committed_earlier_work_and_refuses_later(url: str):
     async with Store.open(url) as store:
         with busy_writer(store):
             saving = [asyncio.ensure_future(store.save(a_trace(f"{n}"))) for n in range(300)]
@@ -180,7 +180,7 @@ async def test_a_locked_store_gives_up_after_its_bound_and_never_holds_up_the_ev
 
 
 @pytest.mark.system
-async def test_a_database_that_hangs_keeps_nobody_waiting_and_what_was_not_begun_is_never_done(
+async def test_a_hanging_database_makes_no_caller_wait_and_work_not_begun_is_never_done(
     postgresql: PostgreSQL, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(writer, "SILENT_S", 0.5)
@@ -217,7 +217,7 @@ async def test_a_lock_let_go_in_time_costs_only_the_wait(url: str):
         await saving
 
 
-def test_what_was_acknowledged_survives_a_kill(url: str):
+def test_acknowledged_work_survives_a_kill(url: str):
     """SIGKILL in the midst of saves: every id that was printed, and so committed, is there afterwards."""
     with subprocess.Popen([sys.executable, "-c", SAVER, url], stdout=subprocess.PIPE, text=True) as saver:
         assert saver.stdout is not None

@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 
 class StubHub:
-    """What it has, how it fails, and what it was asked."""
+    """Its files, its faults, and the requests it got."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
@@ -46,7 +46,7 @@ class StubHub:
         self.store_url = ""
 
     async def resolve(self, request: web.Request) -> web.StreamResponse:
-        """A file of a repository, or where it lies."""
+        """A file of a repository, or a redirect to its place."""
         self.paths.append(request.raw_path)
         place = request.match_info
         name = f"{place['owner']}/{place['name']}/{place['file']}"

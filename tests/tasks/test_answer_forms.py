@@ -1,4 +1,4 @@
-"""Whether two replies give the same answer, without knowing the kind of question or the right answer."""
+"""Comparing the answers of two replies without the kind of question or the right answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dirigent.tasks.answer_forms import same_free_answer
         (r"The answer is \\boxed{\\frac{1}{2}}", "0.5", True),
     ],
 )
-async def test_replies_are_compared_by_what_they_answer(first: str, second: str, same: bool) -> None:
+async def test_replies_are_compared_by_their_answers(first: str, second: str, same: bool) -> None:
     first = first.replace("\\\\", "\\")
     assert await same_free_answer(first, second) is same
     assert await same_free_answer(second, first) is same

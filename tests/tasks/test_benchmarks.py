@@ -1,4 +1,4 @@
-"""Benchmarks come from files, by name; what is missing says where to get it."""
+"""Benchmarks come from files, by name; the error for a missing one names its source."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_folder_is_searched_for_the_benchmarks_file(tmp_path: Path, name: str)
     assert len(load_benchmark("gsm8k", tmp_path, limit=1)) == 1
 
 
-def test_a_file_is_taken_as_it_is_and_what_it_tells_of_a_question_is_kept(tmp_path: Path) -> None:
+def test_a_file_is_read_unchanged_with_the_facts_of_each_question(tmp_path: Path) -> None:
     file = write(tmp_path / "mine.jsonl", row(grader="code", meta={"entry_point": "f", "test_list": ["assert f()"]}))
     (task,) = load_benchmark("mbpp", file)
     assert task.grader == "code"
@@ -52,7 +52,7 @@ def test_a_benchmark_that_is_part_of_a_file_takes_its_own_rows(tmp_path: Path) -
     assert [task.id for task in load_benchmark("mmlu", tmp_path)] == ["1"]
 
 
-def test_what_is_not_there_says_where_to_get_it(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_benchmark_names_its_source(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=facts("gpqa.jsonl")):
         load_benchmark("gpqa", tmp_path)
 

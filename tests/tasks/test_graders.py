@@ -53,7 +53,7 @@ NUMBERS = [
     ("28", "The *answer* is **28**.\nThat is 14 less than 42.", True),
     ("28", "**Answer:** 28\nThat is 14 less than 42.", True),
     ("28", "***Answer***: 28.\nThat is 14 less than 42.", True),
-    ("28", "answer = 14\nanswer**=2\nfrom which it follows that it is 28", False),  # 14 is what it says
+    ("28", "answer = 14\nanswer**=2\nfrom which it follows that it is 28", False),  # it states 14
     ("28", "answer**=2\nfrom which it follows that it is 28", True),
     ("28", "answer ** : 2\nfrom which it follows that it is 28", True),
     ("28", "An **answer**, at last: 14 and 14.\nIt makes 28", True),
@@ -267,7 +267,7 @@ MATHEMATICS = [
 
 
 @pytest.mark.parametrize(("answer", "text", "correct"), MATHEMATICS)
-async def test_mathematics_is_compared_by_what_it_means(answer: str, text: str, correct: bool) -> None:
+async def test_mathematics_is_compared_by_meaning(answer: str, text: str, correct: bool) -> None:
     assert await right(answer, "math", text) is correct
 
 

@@ -1,4 +1,4 @@
-"""Data sets come from the hub: file by file or page by page, resumed after a cut, checked, and never half."""
+"""Data sets come from the hub: file by file or page by page, resumed after a cut, checked, and always whole."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def rows(n: int) -> list[Row]:
 
 
 def lay_out(stub: StubHub, name: str) -> int:
-    """The files of a benchmark, where its authors have them; returns how many questions they hold."""
+    """Writes a benchmark's files to its authors' paths; returns their number of questions."""
     source = BENCHMARKS[name].hub
     assert source is not None
     asked = [row for row, _ in published(name, 3 * len(source.files))]
     for i, file in enumerate(source.files):
-        # A file tells its configuration by its name alone, and Parquet has no empty objects.
+        # Only a file's name has its configuration, and Parquet has no empty objects.
         taken = asked[3 * i : 3 * i + 3]
         own = [{key: value for key, value in row.items() if key != "config" and value != {}} for row in taken]
         stub.files[f"{source.dataset}/{file}"] = written(own, file)
@@ -101,7 +101,7 @@ async def test_files_are_asked_for_where_the_hubs_own_client_does(tmp_path: Path
     assert set(hub.paths) == asked
 
 
-async def test_the_token_goes_to_the_hub_and_not_where_it_sends_us_on(
+async def test_the_token_goes_to_the_hub_and_not_to_the_target_of_its_redirect(
     tmp_path: Path, hub: StubHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "made-up")
@@ -109,7 +109,7 @@ async def test_the_token_goes_to_the_hub_and_not_where_it_sends_us_on(
     assert hub.tokens == [("hub", "Bearer made-up"), ("store", "")]
 
 
-def test_who_names_a_mirror_is_not_sent_to_the_hubs_own_viewer() -> None:
+def test_with_a_mirror_the_hubs_own_viewer_is_not_asked() -> None:
     usual = Addresses.of({})
     assert usual == Addresses("https://huggingface.co", "https://datasets-server.huggingface.co")
     assert Addresses.of({"HF_ENDPOINT": "https://huggingface.co/"}) == usual
@@ -158,7 +158,7 @@ async def test_a_file_that_was_moved_is_asked_of_the_viewer_row_by_row(
     assert hub.asked == ["test.jsonl 0", "default 0"]
 
 
-async def test_parquet_that_cannot_be_read_is_not_fetched_and_says_what_is_missing(
+async def test_parquet_that_cannot_be_read_is_not_fetched_and_the_error_names_the_missing_package(
     tmp_path: Path, hub: StubHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub_module, "parquet_is_readable", lambda: False)
@@ -167,7 +167,7 @@ async def test_parquet_that_cannot_be_read_is_not_fetched_and_says_what_is_missi
     assert hub.asked == []
 
 
-async def test_a_file_that_broke_off_goes_on_where_it_was(tmp_path: Path, hub: StubHub) -> None:
+async def test_an_interrupted_download_continues_at_its_last_byte(tmp_path: Path, hub: StubHub) -> None:
     hub.cut_at = [1000]
     path = await fetch(LCB_SET, cache=tmp_path, wait_s=0.001)
     assert path.read_bytes() == LCB
@@ -186,7 +186,7 @@ async def test_a_cut_download_is_no_set_until_the_rest_has_come(tmp_path: Path, 
     assert hub.asked[-1] == "test6.jsonl 1500"
 
 
-async def test_what_is_longer_than_the_file_is_fetched_anew(tmp_path: Path, hub: StubHub) -> None:
+async def test_a_partial_download_longer_than_the_file_is_fetched_anew(tmp_path: Path, hub: StubHub) -> None:
     hub.large = False
     part = tmp_path / f"{LCB_SET.name}.test6.jsonl.part"
     part.write_bytes(b"{" + b"x" * len(LCB))
@@ -225,7 +225,7 @@ async def test_a_file_with_another_sum_than_the_hub_names_is_deleted(tmp_path: P
     assert list(tmp_path.iterdir()) == []  # noqa: ASYNC240 - a test may wait
 
 
-async def test_a_sum_that_we_know_goes_before_the_hubs(tmp_path: Path, hub: StubHub) -> None:
+async def test_a_known_checksum_overrides_the_hubs(tmp_path: Path, hub: StubHub) -> None:
     hub.files["a/b/f.jsonl"] = LCB
     wanted = HubSet("a/b", files=("f.jsonl",), sha256={"f.jsonl": "1" * 64})
     with pytest.raises(ConfigError, match=facts("f.jsonl " + "1" * 64)):
@@ -262,7 +262,9 @@ async def test_rows_of_several_configurations_make_one_set(tmp_path: Path, viewe
     assert len({task.question for task in tasks}) == len(tasks) == 30
 
 
-async def test_a_busy_hub_is_asked_again_and_then_given_up_with_what_came_kept(tmp_path: Path, viewer: StubHub) -> None:
+async def test_a_busy_hub_is_retried_and_after_the_last_try_the_received_part_stays(
+    tmp_path: Path, viewer: StubHub
+) -> None:
     viewer.rows["main"] = rows(150)
     viewer.fail = [(429, {}), (503, {})]
     await fetch(GSM8K, cache=tmp_path / "patient", wait_s=0.001)
@@ -296,14 +298,14 @@ async def test_cells_that_come_cut_off_are_an_error_and_no_question(tmp_path: Pa
         await fetch_benchmark("gsm8k", cache=tmp_path)
 
 
-async def test_what_the_viewer_cannot_show_is_not_asked_for_again_and_again(tmp_path: Path, viewer: StubHub) -> None:
+async def test_rows_that_the_viewer_cannot_show_are_not_requested_again(tmp_path: Path, viewer: StubHub) -> None:
     viewer.fail = [(501, {})]
     with pytest.raises(ConfigError, match=facts("openai/gsm8k HTTP 501 --data")):
         await fetch_benchmark("gsm8k", cache=tmp_path)
     assert viewer.asked == ["main 0"]
 
 
-async def test_what_is_not_on_the_hub_says_where_it_is(tmp_path: Path) -> None:
+async def test_the_error_for_a_set_outside_the_hub_names_its_source(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=facts("math_l5 https://github.com/WildEval/ZeroEval --data")):
         await fetch_benchmark("math_l5", cache=tmp_path)
 

@@ -138,7 +138,7 @@ def test_cases_that_would_fill_the_memory_are_not_unpacked(monkeypatch: pytest.M
         (1, "print('nothing to call')", False),
     ],
 )
-async def test_contest_programs_find_what_the_sets_own_runner_gives_them(
+async def test_contest_programs_find_the_imports_of_the_sets_own_runner(
     tmp_path: Path, row: int, code: str, right: bool, sandbox: Sandbox
 ) -> None:
     tasks = load_benchmark("livecodebench", write(tmp_path, "livecodebench", n=2))
@@ -155,7 +155,7 @@ def test_an_answer_of_aime_is_a_whole_number(published_as: Any, answer: str) -> 
 
 
 @pytest.mark.parametrize("published_as", ["", "1/2", "-3", "1000", "3.5", "n"])
-def test_what_no_answer_of_aime_can_be_is_an_error(published_as: str) -> None:
+def test_an_answer_that_aime_cannot_have_is_an_error(published_as: str) -> None:
     with pytest.raises(ValueError, match=facts("0 999")):
         aime({"question": "?", "answer": published_as}, 0)
 

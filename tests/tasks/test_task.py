@@ -1,4 +1,4 @@
-"""Grading forgives what does not change a value, and nothing else."""
+"""Grading ignores differences that do not change a value, and no others."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_list_is_compared_item_by_item(text: str, right: bool) -> None:
     assert grade(task("3, 8", "list"), text).correct is right
 
 
-def test_the_grade_shows_what_was_compared() -> None:
+def test_the_grade_shows_the_texts_that_were_compared() -> None:
     assert grade(task("Oslo"), ' "Rome." ').got == "rome"
 
 

@@ -65,7 +65,7 @@ def _arguments() -> argparse.Namespace:
 
 
 async def _run_all(rows: list[Row], args: argparse.Namespace) -> list[Result]:
-    """One after another; beside a row that mostly waits, the next ones. Those that look at what is left come last."""
+    """Runs rows in order, and the next ones beside a row that mostly waits. Rows that search files come last."""
     running: list[asyncio.Task[Result]] = []
     is_searched = any(row.closes for row in rows)
     for row in sorted(rows, key=lambda row: row.closes):

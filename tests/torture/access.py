@@ -1,6 +1,6 @@
 """S1: random plans whose every reply holds a canary; each step is shown those on its access list, and no other.
 
-Two ways. Most plans run in this process, a Conductor over workers that keep what they are asked. Every twentieth goes
+Most plans run in this process, in a Conductor over workers that store their requests. Every twentieth goes
 the whole way: a request to the server, a conductor that writes the plan, and workers on all three wires at the stub
 provider, where every byte of what they are sent is searched. The planner's own second look may show it the answer's
 canary, and no other step's.

@@ -1,6 +1,6 @@
 """Workers that are gone: one of three (F2), or all of them (F3).
 
-The breaker is what is looked at: it leaves a dead worker alone after ten failures, lets one call at a time try it
+The row checks the breaker: it leaves a dead worker alone after ten failures, lets one call at a time try it
 again when its rest is over, and everybody once that call was answered.
 """
 
@@ -30,7 +30,7 @@ OPEN_S = 30.0
 
 
 async def one_dead(count: int, seed: int, *, recovery: bool = True) -> Result:
-    """F2. `recovery` also waits until the breaker lets somebody try again: half a minute."""
+    """F2. `recovery` also waits until the breaker lets a call try again: half a minute."""
     rng = random.Random(seed)
     async with (
         upstream() as up,
@@ -119,7 +119,7 @@ async def _recovers(
     faults = [f"{sent.marker} was not answered: {sent.status} {sent.code}" for sent in sents if not right(sent)]
     calls = sorted(await other.calls(), key=lambda call: call.started_s)
     if not calls:
-        return [*faults, f"the worker was back and nobody asked it within {OPEN_S + 1.0 + LATE_S:g} s"]
+        return [*faults, f"the worker was back and got no call within {OPEN_S + 1.0 + LATE_S:g} s"]
     closed_s = calls[0].ended_s or 0.0
     figures["closed after s"] = round(closed_s - opened_s, 1)
     if early := [call for call in calls[1:] if call.started_s < closed_s]:

@@ -1,4 +1,4 @@
-"""What rows leave behind, kept until S5 has looked through every byte of it.
+"""The files that rows leave behind, kept until S5 has searched every byte of them.
 
     with keeping("F1"):                 # everything a server leaves in here is handed over
         ...
@@ -59,7 +59,7 @@ def keeping(row: str) -> Iterator[None]:
 
 
 async def hand_over(folder: Path, *, store_url: str, secrets: tuple[str, ...]) -> None:
-    """Keep a copy of a folder whose server has ended, if somebody wants it."""
+    """Keep a copy of a folder whose server has ended, if a row wants it."""
     if not _row.get():
         return
     kept = Path(tempfile.mkdtemp(prefix="dirigent-left-"))
@@ -72,7 +72,7 @@ async def hand_over(folder: Path, *, store_url: str, secrets: tuple[str, ...]) -
 
 
 async def values_of(store_url: str) -> AsyncIterator[bytes]:
-    """Every value of each table, a line each; what is compressed there is not here."""
+    """Every value of each table, a line each, without compressed content."""
     async with Store.open(store_url) as store:
         for table in metadata.sorted_tables:
             rows = await store.read(lambda connection, table=table: connection.execute(select(table)).all())

@@ -1,4 +1,4 @@
-"""Requests that nobody would write by hand, drawn from the server's own description.
+"""Requests that no person would write, drawn from the server's own description.
 
     for case in draw_cases(description, random.Random(7), 5000, models=["worker/alpha"], ids=["resp_1"]):
         ...
@@ -153,7 +153,7 @@ def shown(case: Case) -> str:
 
 
 def _excused(case: Case, status: int, body: bytes) -> bool:
-    """A 5xx that the request asked for: a deadline nobody can keep, or a shape that the stub does not write."""
+    """A 5xx that the request asked for: a deadline that no worker can meet, or a shape that the stub does not write."""
     asked = (case.body or b"") + json.dumps(case.headers).encode()
     if status == 504:
         return b"deadline" in asked.lower()

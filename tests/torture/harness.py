@@ -1,4 +1,4 @@
-"""What every torture row stands on: the row itself, and a real `dirigent serve` process under it.
+"""The base of every torture row: the row itself, and a real `dirigent serve` process under it.
 
     async with upstream() as up, Server.open(config(worker("a", up))) as server, Client.open(server) as client:
         await client.ask(marker_of(1), model="worker/a")
@@ -46,7 +46,7 @@ AT_ONCE = 24
 DEADLINE_S = 12.0
 """Of runs whose workers fail."""
 LATE_S = 3.0
-"""For a busy machine, on top of what is promised in seconds."""
+"""Seconds for a busy machine, added to the promised ones."""
 PROGRESS_EVERY_S = 5.0
 
 
@@ -124,7 +124,7 @@ class Server:
     """A `dirigent serve` process in a folder of its own. It can be stopped, killed and started again there."""
 
     command: tuple[str, ...] = ("-m", "dirigent")
-    """What Python is told to run, before `serve`."""
+    """Python's arguments before `serve`."""
 
     def __init__(self, folder: Path, text: str, *, store_url: str = "", before: Sequence[str] = ()) -> None:
         self.folder = folder
@@ -245,14 +245,14 @@ class Server:
             await self.process.wait()
 
     async def last_words(self) -> str:
-        """Whether it runs and what it said last: what a client's error does not tell."""
+        """Whether it runs, and its last output: facts that a client's error does not have."""
         await asyncio.sleep(0.5)  # one that has crashed is known to have ended a moment later
         status = None if self.process is None else self.process.returncode
         alive = "runs" if status is None else f"ended with {status}"
         return f"the server {alive}; its log ends:\n{self.log.read_text()[-6000:] if self.log.exists() else ''}"
 
     async def hand_over(self) -> None:
-        """What it has left, to whoever looks through it (`evidence.py`)."""
+        """Hands its files to the rows that search them (`evidence.py`)."""
         await hand_over(self.folder, store_url=self.store_url, secrets=self.secrets)
 
     def keep(self, headers: object, body: bytes) -> None:
@@ -320,7 +320,7 @@ async def _copy_empty_store(path: Path) -> None:
 
 @contextlib.contextmanager
 def _own_pepper() -> Iterator[None]:
-    """Rows may run side by side: whoever leaves last puts back what was there before all of them."""
+    """Rows may run side by side: the last one to end restores the state before all of them."""
     before = os.environ.get(PEPPER_VARIABLE)
     os.environ[PEPPER_VARIABLE] = PEPPER
     try:
@@ -357,7 +357,7 @@ async def eventually(true: Callable[[], Awaitable[bool]], *, within_s: float) ->
 
 
 class Progress:
-    """Says now and then how far a row is; on stderr, so that what is printed at the end stays clean."""
+    """Prints a row's progress now and then, on stderr, so that the output at the end stays clean."""
 
     def __init__(self, name: str, wanted: int) -> None:
         self._name, self._wanted, self._done = name, wanted, 0

@@ -1,7 +1,7 @@
 """Three journals of the same requests, and the checker that compares them.
 
-The client writes down what it sent and what it got (`Client`), the stub what it was asked (`upstream.py`), the
-server what it did: its database. `check` holds them against each other:
+The client records its requests and replies (`Client`), the stub its requests (`upstream.py`), the
+server its database. `check` compares them:
 
     a  every answer has exactly one trace, `done`, with the same text
     b  every call at the stub has exactly one row in the ledger
@@ -10,7 +10,7 @@ server what it did: its database. `check` holds them against each other:
     e  no run, socket or child process is left (`settle`, while the server still lives)
     f  no secret is in the database, the log or a reply
 
-A call that never arrived (nobody listened, or it was given up before) has a row and no entry at the stub; the
+A call that never arrived (no server listened, or it was given up before) has a row and no entry at the stub; the
 trace has to say so. An answer that was given up before its end is charged by estimate: as the trace has it.
 """
 

@@ -8,7 +8,7 @@ the point is reached from then on. The points:
     before-intent   a call is about to be made, and nothing of it is written
     after-intent    its row is committed, and the call has not left
     in-commit       a row of the hot path is written (an attempt, a settlement, a trace), and not committed
-    after-commit    all is committed, and nobody has been told
+    after-commit    all is committed, and no caller has an answer
 
 Points that a client can see (in the middle of a stream, after the last byte) need no help: kill from outside.
 """

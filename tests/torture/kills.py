@@ -37,7 +37,7 @@ STORES = ("sqlite", "postgresql")
 REQUESTS = 8
 """Under way when the server dies."""
 READY_S = 3.0
-"""For every start, from the moment that the process is made; what it waits for a processor is not counted."""
+"""For every start, from the creation of the process, without its wait for a processor."""
 DIES_S = 20.0
 END_S = 60.0
 """For a background response to end after a start."""

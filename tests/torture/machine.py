@@ -1,4 +1,4 @@
-"""What a busy machine costs a process, so that it is not taken for what the process costs.
+"""The time that a busy machine takes from a process, so that the process is not blamed for it.
 
 Linux counts for every thread how long it could have run and had no processor. What a promise in seconds is judged
 by is the time on the clock less that: on a quiet machine the two are the same. Where the kernel does not count,

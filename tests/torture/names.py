@@ -26,7 +26,7 @@ from typing import cast
 
 ZONE = "rebind.example"
 PUBLIC, HERE = "203.0.113.7", "127.0.0.1"
-"""The first is kept for examples: nobody has it."""
+"""The first is reserved for examples: no host has it."""
 A, IN = 1, 1
 ANSWERED = 0x8180
 """A response, recursion desired and available, no error."""
@@ -56,7 +56,7 @@ class Names(asyncio.DatagramProtocol):
         name, kind, question = _question(data)
         answers = [self._meaning(name)] if kind == A and name.endswith(ZONE) else []
         head = data[:2] + struct.pack("!5H", ANSWERED, 1, len(answers), 0, 0)
-        named = b"\xc0\x0c" + struct.pack("!HHIH", A, IN, 0, 4)  # the name of the question; nobody may keep it
+        named = b"\xc0\x0c" + struct.pack("!HHIH", A, IN, 0, 4)  # the name of the question; no resolver may cache it
         assert self._transport is not None
         self._transport.sendto(head + question + b"".join(named + socket.inet_aton(one) for one in answers), addr)
 

@@ -6,7 +6,7 @@
 
 A beat is what the reply took by the clock, less what the asked process and the asking one waited for a processor
 meanwhile (`machine.py`). Beside the server, and at the same moments, the same is done to a bare process whose loop has
-nothing else to do: what is slow there is the machine, not the server. Asking from a process of its own keeps the
+nothing else to do: if that is slow, the machine is slow and not the server. Asking from a process of its own keeps the
 row's own work out of it.
 """
 

@@ -1,10 +1,10 @@
 """Faults: workers that fail in every way, workers that are gone, clients that leave, a server told to stop.
 
-    F1   fourteen ways for a worker to fail, each as a passing fault, with a substitute, and with nobody else
+    F1   fourteen ways for a worker to fail, each as a passing fault, with a substitute, and without one
     F2   one worker of three is dead: nearly everything is answered, and it is left alone until it is back
-    F3   all workers are dead: everybody is told at once, and the dead are left in peace
+    F3   all workers are dead: every caller gets an error at once, and dead workers are not asked
     F9   the client leaves at a seeded moment or byte: the workers' calls are given up, and it is kept as cancelled
-    F12  the server is told to stop under load: it answers for one more second, and every request it has begun
+    F12  the server gets SIGTERM under load: it answers for one more second, and every request it has begun
 
 Every request ends as its right answer or as an error that `docs/server.md` lists. Time-outs are shorter than the
 defaults, so that a row takes minutes rather than hours; the paths are the same. F2 and F3: `dead_workers.py`.
@@ -39,12 +39,12 @@ SHORT = "{ connect_s = 0.5, first_byte_s = 0.8, chunk_s = 0.8, total_s = 2.0 }"
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One request of F1. Its worker is its own, so that nobody's breaker hides the fault from the next."""
+    """One request of F1. It has a worker of its own, so that no breaker hides the fault from the next request."""
 
     number: int
     mode: str
     shape: str
-    """`passing`: the first call fails. `replaced`: all calls fail, another worker is there. `alone`: nobody else is."""
+    """`passing`: the first call fails. `replaced`: all calls fail, another worker helps. `alone`: there is no other."""
     stream: bool
     wire: WireName
 
@@ -137,7 +137,7 @@ def _wrong(case: Case, sent: Sent) -> str:
     if sent.end == "answer":
         if not right(sent):
             return f"{what} got {sent.text[:60]!r}"
-        return f"{what} was answered by nobody" if case.shape == "alone" else ""
+        return f"{what} got an answer though no worker gave one" if case.shape == "alone" else ""
     return "" if _documented(sent) else f"{what} ended as {sent.end} {sent.status} {sent.code}"
 
 
@@ -304,9 +304,9 @@ ROWS = (
         one_dead,
         waits=True,
     ),
-    Row("F3", "all workers dead: everybody is told 503 at once, tries <= 1.1 x requests", 1_000, 100, all_dead),
+    Row("F3", "all workers dead: every caller gets 503 at once, tries <= 1.1 x requests", 1_000, 100, all_dead),
     Row(
         "F9", "client leaves: the stub sees it within 1 s, nothing begins, kept as cancelled", 1_000, 60, clients_leave
     ),
-    Row("F12", "told to stop under load: whoever was begun is answered", 50, 3, told_to_stop),
+    Row("F12", "SIGTERM under load: every request that was begun is answered", 50, 3, told_to_stop),
 )

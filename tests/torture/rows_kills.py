@@ -1,7 +1,7 @@
 """Kills, databases that stop answering, and races: F4, F7, F8, F10, F11 of the goal sheet.
 
 Every row is about what must hold when it is least convenient: nothing that was acknowledged is lost, nothing is paid
-twice, nobody spends what they have not got. F4 has a module of its own (`kills.py`).
+twice, no key overspends. F4 has a module of its own (`kills.py`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ async def _one_worker(store_url: str = "") -> AsyncIterator[tuple[Upstream, Serv
             yield up, server, client
 
 
-# ---- F7: somebody else holds the file ---------------------------------------------------------------------
+# ---- F7: another process holds the file ---------------------------------------------------------------------
 
 
 async def f7(count: int, seed: int) -> Result:
@@ -158,7 +158,7 @@ async def _restarts(database: Restartable, url: str, count: int, seed: int) -> R
 
 
 async def _load(client: Client, rng: random.Random) -> None:
-    """About twenty requests a second, until it is cancelled; what is under way then is waited for."""
+    """About twenty requests a second, until it is cancelled; then it waits for requests in flight."""
     number, asking = 0, set[asyncio.Task[Sent]]()
     try:
         while True:

@@ -150,7 +150,7 @@ async def open_loop(
 
 
 def _figures(sents: list[Sent], calls: list[Called], rate: float) -> dict[str, float | int | str]:
-    """The server's own overhead as it says itself, and what is left of the client's wait without the stub's part."""
+    """The overhead that the server itself reports, and the client's wait without the stub's part."""
     own = [sent.overhead_ms for sent in sents if sent.overhead_ms is not None]
     spans: dict[str, list[Called]] = defaultdict(list)
     for call in calls:

@@ -40,7 +40,7 @@ PLAN = json.dumps({"steps": [{"id": "0", "models": ["alpha"], "prompt": "say it"
 
 
 async def b1(count: int, seed: int) -> Result:
-    """Every reply is one that the description knows; none is a 5xx that nobody asked for."""
+    """Every reply fits the description; no reply is a 5xx unless the request asked for it."""
     rng, progress, faults, statuses = random.Random(seed), Progress("B1", count), [], Counter[int]()
     began = time.monotonic()
     async with fuzzed() as server, _session(server) as session:

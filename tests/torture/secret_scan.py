@@ -87,7 +87,7 @@ def _gossip(server: Server, rng: random.Random) -> Any:
     """A provider whose every error quotes a secret of the server's."""
 
     async def fail(call: StubCall, request: web.Request) -> web.Response:
-        secret = rng.choice((server.provider_key, *server.keys))  # the pepper is nobody's but the server's
+        secret = rng.choice((server.provider_key, *server.keys))  # only the server has the pepper
         status = rng.choice(STATUSES)
         quoted = rng.choice((secret, f"Bearer {secret}", json.dumps({"api_key": secret}), f"https://x/?key={secret}"))
         error = {"error": {"message": f"you sent {quoted}", "type": quoted, "code": quoted}}

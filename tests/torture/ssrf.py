@@ -285,7 +285,7 @@ async def _ask_rebound(session: aiohttp.ClientSession, server: Server) -> None:
 
 @contextlib.asynccontextmanager
 async def _tempted(before: tuple[str, ...], port: int) -> AsyncIterator[Server]:
-    """A server over three wires. Its workers can see pictures, and send elsewhere whoever asks for it."""
+    """A server over three wires. Its workers can see pictures, and redirect requests that ask for it."""
     async with StubProvider() as stub:
         respond = stub._respond
 

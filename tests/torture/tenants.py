@@ -35,7 +35,7 @@ TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type
 
 
 class Tenant(msgspec.Struct):
-    """A key and what it owns."""
+    """A key with its runs and responses."""
 
     key: str
     canary: str
@@ -85,7 +85,7 @@ async def s2(count: int, seed: int) -> Result:
 
 
 def _answer(call: StubCall) -> StubReply:
-    """Repeats what it was asked; calls the tool where it is given one and has not been told its result."""
+    """Repeats its request; calls the tool if it has one and has not seen its result."""
     if call.body.get("tools") and call.body["messages"][-1]["role"] != "tool":
         return StubReply(tool_calls=(ToolCall("u", "weather", "{}"),), finish="tool_calls")
     return StubReply(f"you said: {call.text[:300]}")
@@ -221,7 +221,7 @@ def _with_tool_results(owner: Tenant) -> Iterator[Crossing]:
 async def _tried(
     session: aiohttp.ClientSession, server: Server, who: Tenant, owner: Tenant, crossing: Crossing
 ) -> tuple[int, str]:
-    """The status, and what was wrong with the reply."""
+    """The status, and the fault of the reply."""
     headers = {"Authorization": f"Bearer {who.key}"} | dict(crossing.headers)
     url = URL(server.url + crossing.path, encoded=True)
     async with session.request(crossing.method, url, json=crossing.body, headers=headers) as response:
@@ -245,7 +245,7 @@ async def _lost(session: aiohttp.ClientSession, server: Server, owner: Tenant) -
     faults = []
     for path, before in owner.kept.items():
         if await _got(session, server, owner, path) != before:
-            faults.append(f"{path} is not what it was")
+            faults.append(f"{path} has changed")
     signed = {"Authorization": f"Bearer {owner.key}"}
     verdict = {"trace_id": owner.ids["trace"], "thumb": "up"}
     async with session.post(f"{server.url}/v1/feedback", json=verdict, headers=signed) as response:

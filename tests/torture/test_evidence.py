@@ -1,4 +1,4 @@
-"""A secret that a row has left is found wherever it lies; and what S5 looks through is what the other rows left."""
+"""A secret that a row has left is found in any file; and S5 searches the files that other rows left."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_a_secret_in_a_trace_is_found_among_the_values_of_the_database(tmp
     assert Saying("F1: values") in searched(evidence.LEFT, {"F1"})
 
 
-def test_what_is_compressed_in_the_database_is_not_among_its_values() -> None:
+def test_compressed_content_of_the_database_is_not_among_its_values() -> None:
     packed = zlib.compress(f"many words, and then {SECRET}".encode() * 50)
     assert SECRET.encode() not in packed
     assert SECRET.encode() in _plain(packed)
@@ -53,7 +53,7 @@ def test_a_secret_in_any_file_is_found(tmp_path: Path, name: str) -> None:
     assert list(found_in(tmp_path, ["another"])) == []
 
 
-def test_secrets_of_one_row_are_looked_for_in_what_every_other_left(tmp_path: Path) -> None:
+def test_secrets_of_one_row_are_searched_in_the_evidence_of_every_other(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "server.log").write_text(f"called with {SECRET}")
@@ -61,11 +61,11 @@ def test_secrets_of_one_row_are_looked_for_in_what_every_other_left(tmp_path: Pa
     assert searched(lefts, {"F1", "B1"}) == [Saying("B1: server.log")]
 
 
-def test_a_row_that_left_nothing_is_told_of() -> None:
+def test_a_row_without_evidence_is_reported() -> None:
     assert searched([], {"F8"}) == [Saying("F8")]
 
 
-async def test_nothing_is_kept_where_nobody_looks(tmp_path: Path) -> None:
+async def test_no_evidence_is_stored_without_a_row_that_reads_it(tmp_path: Path) -> None:
     await hand_over(tmp_path, store_url=str(tmp_path / "none.db"), secrets=(SECRET,))
     assert evidence.LEFT == []
     assert not (tmp_path / "none.db").exists()
@@ -78,7 +78,7 @@ async def test_every_table_has_its_values_read(tmp_path: Path) -> None:
     assert a_trace().id.encode() in values
 
 
-def test_the_row_that_looks_comes_last_and_sees_what_rows_beside_it_left(
+def test_the_scanning_row_runs_last_and_sees_the_evidence_of_parallel_rows(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     order: list[str] = []

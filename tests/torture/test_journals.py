@@ -88,7 +88,7 @@ def test_journals_that_agree_raise_no_objection():
         "an open reservation",
     ],
 )
-def test_a_disagreement_is_told_under_its_letter(found, letter):
+def test_a_disagreement_is_reported_with_its_letter(found, letter):
     assert any(said.startswith(f"{letter}:") for said in found), found
 
 
@@ -137,7 +137,7 @@ def test_the_command_prints_n_of_n_and_exits_by_it(result, status, monkeypatch, 
     assert f"{result.done} of 5" in capsys.readouterr().out
 
 
-def test_a_row_that_breaks_is_told_and_the_next_one_is_run(monkeypatch, capsys):
+def test_a_broken_row_is_reported_and_the_next_one_runs(monkeypatch, capsys):
     async def breaks(count: int, seed: int) -> Result:
         raise RuntimeError("no server")
 
@@ -154,7 +154,7 @@ def test_a_row_that_breaks_is_told_and_the_next_one_is_run(monkeypatch, capsys):
     assert "5 of 5" in said
 
 
-def test_the_rows_after_one_that_waits_are_run_beside_it(monkeypatch, capsys):
+def test_rows_after_a_waiting_row_run_beside_it(monkeypatch, capsys):
     over = asyncio.Event()
 
     async def waits(count: int, seed: int) -> Result:

@@ -43,7 +43,7 @@ async def test_a_loop_that_sleeps_is_noticed_and_an_idle_one_beside_it_is_not() 
     assert all(beat.own_ms <= beat.clock_ms for beat in [*beats, *idle])
 
 
-async def test_what_a_process_waits_for_a_processor_is_counted() -> None:
+async def test_the_time_a_process_waits_for_a_processor_is_counted() -> None:
     if waited_s(os.getpid()) == 0.0:
         pytest.skip("this kernel does not count")
     busy = (

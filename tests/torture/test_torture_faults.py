@@ -49,7 +49,7 @@ def test_the_cases_of_f1_hold_every_mode_as_often_in_every_shape():
     ],
     ids=["half a stream", "half an answer", "no reply", "a bug", "nothing about when to come again", "by nobody"],
 )
-def test_f1_notices_what_must_not_be(sent, shape):
+def test_f1_notices_forbidden_outcomes(sent, shape):
     assert _wrong(Case(1, "500", shape, stream=True, wire="openai"), sent)
 
 

@@ -23,7 +23,7 @@ async def test_f4_nothing_acknowledged_is_lost_by_a_kill() -> None:
     assert result.reached, result
 
 
-async def test_f7_a_locked_file_makes_requests_wait_and_nobody_else() -> None:
+async def test_f7_a_locked_file_makes_only_requests_wait() -> None:
     result = await f7(3, seed=1)
     assert result.reached, result
 
@@ -42,7 +42,7 @@ async def test_f10_fifty_times_the_same_name_is_one_execution() -> None:
     assert result.figures["200"] >= 2
 
 
-async def test_f11_two_hundred_clients_cannot_spend_what_is_not_there() -> None:
+async def test_f11_two_hundred_clients_cannot_overspend() -> None:
     result = await f11(1, seed=1)
     assert result.reached, result
 
@@ -77,9 +77,7 @@ def test_an_answer_without_its_trace_is_noticed() -> None:
     assert _unkept([wrong], book(trace, "settled")) != []
 
 
-async def test_a_server_dies_where_it_is_told_to_and_not_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_dies_at_its_kill_point_and_not_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     died: list[int] = []
     monkeypatch.setenv("DIRIGENT_HOME", str(tmp_path))
     monkeypatch.setattr("tests.torture.kill_points.os.kill", lambda pid, number: died.append(number))

@@ -21,14 +21,14 @@ async def test_a_few_requests_of_each_load_row_are_all_answered_right(row):
     assert result.done == result.wanted > 0
 
 
-async def test_the_generator_sends_what_is_due_while_earlier_requests_hang():
+async def test_the_generator_sends_due_requests_while_earlier_ones_hang():
     sent, hanging = [], asyncio.Event()
 
     async def send(number: int, due_s: float) -> None:
         sent.append(number)
         if len(sent) == 5:
             hanging.set()
-        await hanging.wait()  # nobody is answered before the last was sent
+        await hanging.wait()  # no request is answered before the last one was sent
 
     async with asyncio.timeout(10):
         await open_loop(send, count=5, rate=1000.0, rng=random.Random(1))

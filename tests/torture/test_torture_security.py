@@ -24,12 +24,12 @@ from tests.torture.traps import trap
 DESCRIPTION: dict[str, Any] = openapi(ENDPOINTS)
 
 
-async def test_b1_every_reply_is_one_that_the_description_knows() -> None:
+async def test_b1_every_reply_fits_the_description() -> None:
     result = await b1(300, seed=11)
     assert result.reached, result
 
 
-async def test_s1_no_step_sees_what_is_not_on_its_access_list() -> None:
+async def test_s1_no_step_sees_results_outside_its_access_list() -> None:
     result = await s1(200, seed=1)
     assert result.reached, result
 
@@ -45,7 +45,7 @@ async def test_s3_words_change_nothing_that_is_fixed() -> None:
 
 
 @pytest.mark.system
-async def test_s4_the_server_fetches_nothing_for_anybody() -> None:
+async def test_s4_the_server_fetches_no_address_for_a_caller() -> None:
     if not can_mislead():
         pytest.skip("a name server needs root, for port 53")
     result = await s4(100, seed=1)
@@ -140,12 +140,12 @@ def test_there_are_enough_pairs_of_a_place_and_an_address() -> None:
     assert all("127.0.0.1" in aim or "data:" in aim for aim in aims)
 
 
-async def test_the_trap_catches_whoever_comes() -> None:
+async def test_the_trap_catches_every_connection() -> None:
     async with trap() as snare, aiohttp.ClientSession() as session:
         assert snare.reached == 0
         with pytest.raises(aiohttp.ClientError):
             await session.get(snare.url)
-        assert snare.reached >= 1  # the client tries again where nobody answers
+        assert snare.reached >= 1  # the client tries again without an answer
 
 
 def test_every_route_is_tried_with_every_id() -> None:

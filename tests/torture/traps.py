@@ -1,4 +1,4 @@
-"""A trap: a listener that nobody should ever connect to, on every loopback address of this machine."""
+"""A trap: a listener that should never get a connection, on every loopback address of this machine."""
 
 from __future__ import annotations
 

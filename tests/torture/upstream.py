@@ -7,7 +7,7 @@
 
 A question says what becomes of it (`ask_of`): which faults its calls meet, in turn, and how many words the answer
 has. So the same seed gives the same faults however many requests are under way. The right answer follows from the
-question's marker alone (`answer_of`), whoever gives it. A model called `good...` meets no faults.
+question's marker alone (`answer_of`), not on the worker. A model called `good...` meets no faults.
 
 Told where a SQLite store is (`watch`), it also looks now and then whether every call that came in has its row.
 """
@@ -67,7 +67,7 @@ def marker_of(number: int) -> str:
 
 
 def ask_of(marker: str, *, faults: Sequence[str] = (), words: int = OUTPUT_WORDS) -> str:
-    """The question with this marker. Its n-th call meets the n-th fault, further ones the last; `ok` is none."""
+    """The question with this marker. Its n-th call meets the n-th fault, further calls the last; `ok` is no fault."""
     assert {*faults} <= {*FAULTS, "429-retry-after", "ok"}, faults
     script = f" faults: {', '.join(faults)}." if faults else ""
     return f"This is {marker}. words: {words}.{script}"
@@ -95,7 +95,7 @@ class Upstream:
         self._session = session
 
     def url(self, wire: WireName, *, fault: str = "") -> str:
-        """`base_url` of a worker; `connect-refused` and `connect-hang` are ports where nobody answers."""
+        """`base_url` of a worker; `connect-refused` and `connect-hang` are ports without a server."""
         urls: dict[str, str] = self._hello["urls"]
         return urls[f"{wire} {fault}".strip()]
 
@@ -138,7 +138,7 @@ async def upstream(**settings: Any) -> AsyncIterator[Upstream]:
     try:
         hello = json.loads(await process.stdout.readline() or b"null")
         if hello is None:
-            raise RuntimeError("the stub provider did not start: what it said stands above")
+            raise RuntimeError("the stub provider did not start: its output is above")
         async with aiohttp.ClientSession() as session:
             up = Upstream(process, hello, session)
             if settings:

@@ -1,7 +1,8 @@
-"""What ships in dirigent-weights: whole, small, and bound to the embedded pool as this version configures it."""
+"""The content of dirigent-weights: whole, small, and bound to this version's embedded pool."""
 
 from __future__ import annotations
 
+import json
 import time
 import tomllib
 from importlib import resources
@@ -45,21 +46,24 @@ def test_the_package_is_small_and_whole(embedded: Policy) -> None:
     assert not (EMBEDDED / "versions").exists()
 
 
-def test_the_card_says_what_the_policy_was_worth_on_test_questions(embedded: Policy) -> None:
+def test_the_card_has_the_policys_figures_on_test_questions(embedded: Policy) -> None:
     card = (EMBEDDED / "README.md").read_text(encoding="utf-8")
     assert f"{embedded.questions:,} graded training questions" in card
     assert "test questions that nothing was learned from" in card
 
 
-async def test_it_is_bound_to_the_embedded_pool_as_it_is_configured(embedded: Policy) -> None:
+async def test_it_is_bound_to_the_configured_embedded_pool(embedded: Policy) -> None:
     text = resources.files("dirigent.config").joinpath("embedded.toml").read_text(encoding="utf-8")
     async with open_runtime(parse_config(text)) as runtime:
         there = {info.name: info.fingerprint for info in runtime.pool.infos}
     assert {name: there[name] for name in POOL} == embedded.fingerprints
 
 
-def test_a_word_problem_is_planned_within_milliseconds(embedded: Policy) -> None:
-    question = "Tom buys 3 boxes of 12 pencils and gives 5 pencils to his sister. How many pencils does he have left?"
+def test_a_question_like_those_it_was_fitted_on_is_planned_within_milliseconds(embedded: Policy) -> None:
+    question = (
+        "If you follow these instructions, do you return to the starting point? Turn left. Take 5 steps. Turn around. "
+        "Take 5 steps. Turn right.\nOptions:\n- Yes\n- No"
+    )
     decision = embedded.plan_for(question, POOL)
     assert set(decision.order) <= set(POOL)
     assert decision.accuracy is not None
@@ -67,6 +71,12 @@ def test_a_word_problem_is_planned_within_milliseconds(embedded: Policy) -> None
     for _ in range(20):
         embedded.plan_for(question, POOL)
     assert (time.perf_counter() - began) / 20 < 0.1, "a decision takes about a millisecond on a machine at rest"
+
+
+def test_everyday_questions_are_unlike_all_that_it_was_fitted_on(embedded: Policy) -> None:
+    """Its workers do worse on them than the calculator and the plain model, which the embedded pool asks then."""
+    lines = (ROOT / "benchmarks" / "everyday_questions.jsonl").read_text().splitlines()
+    assert all(embedded.plan_for(json.loads(line)["question"], POOL).novel for line in lines)
 
 
 def test_the_selector_believes_what_two_programs_agree_on() -> None:

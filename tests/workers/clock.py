@@ -1,4 +1,4 @@
-"""A clock that only moves when it is told to, for wrappers that take theirs as an argument."""
+"""A clock that a test moves by hand, for wrappers that take a clock as an argument."""
 
 from __future__ import annotations
 

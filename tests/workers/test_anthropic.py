@@ -92,7 +92,7 @@ def test_sampling_and_structured_output():
     ("fields", "name"),
     [({"grammar": "g"}, "grammar"), ({"seed": 1}, "seed"), ({"json_mode": True}, "json_mode")],
 )
-def test_what_anthropic_cannot_carry_is_refused_by_name(fields, name):
+def test_a_field_that_anthropic_lacks_is_refused_by_name(fields, name):
     with pytest.raises(WorkerError, match=facts(name)) as caught:
         body(**fields)
     assert caught.value.fault == "request"
@@ -110,7 +110,7 @@ def test_what_anthropic_cannot_carry_is_refused_by_name(fields, name):
         ("claude-fable-5", "always"),
     ],
 )
-def test_the_way_of_thinking_goes_by_the_models_name(model, way):
+def test_the_form_of_thinking_depends_on_the_models_name(model, way):
     assert thinking_of(model) == way
 
 
@@ -205,7 +205,7 @@ def test_a_whole_reply_counts_all_input():
     assert reply.usage == Usage(60, 7, cached_input_tokens=30, cache_write_input_tokens=20)
 
 
-def test_thinking_goes_back_with_the_calls_it_led_to():
+def test_thinking_is_returned_with_the_calls_it_led_to():
     thought = {"type": "thinking", "thinking": "hm", "signature": "s"}
     hidden = {"type": "redacted_thinking", "data": "xyz"}
     use = {"type": "tool_use", "id": "c1", "name": "add", "input": {"a": 1}}
@@ -242,7 +242,7 @@ def test_reasons_to_stop(reason, finish):
         (b'{"content": [{"type": "text", "text": 5}]}', "Expected `str`"),
     ],
 )
-def test_what_is_no_answer_is_an_error(raw, words):
+def test_a_body_that_is_no_answer_is_an_error(raw, words):
     with pytest.raises(WorkerError, match=facts(words)) as caught:
         AnthropicWire().parse(raw)
     assert caught.value.fault == "reply"
@@ -337,13 +337,13 @@ def test_long_stable_prefixes_are_marked_without_being_asked_for():
     assert tools["tools"][-1]["cache_control"] == MARK
 
 
-def test_a_conversation_that_goes_on_is_marked_at_its_end():
+def test_a_continued_conversation_is_marked_at_its_end():
     said = (Message("user", LONG), Message("assistant", "so?"), Message("user", "on"))
     sent = body(messages=said, goes_on=True)
     assert [turn["content"][-1].get("cache_control") for turn in sent["messages"]] == [None, None, MARK]
 
 
-def test_what_is_too_short_to_be_cached_is_not_marked():
+def test_a_prompt_too_short_for_the_cache_is_not_marked():
     sent = body(messages=(Message("system", "Be brief."), Message("user", "hi")), goes_on=True)
     assert sent["system"] == "Be brief."
     assert "cache_control" not in sent["messages"][0]["content"][-1]

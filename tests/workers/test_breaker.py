@@ -59,7 +59,7 @@ async def test_it_opens_at_the_tenth_call_if_all_fail_and_then_asks_no_more(faul
     assert (breaker.state, endpoint.calls) == ("open", 10)
 
 
-async def test_an_open_breaker_says_why_and_until_when():
+async def test_an_open_breakers_error_has_the_reason_and_the_time():
     clock = Clock()
     breaker = await opened(Endpoint(), clock)
     clock.now_s += 10.0

@@ -113,7 +113,7 @@ async def test_deadline_and_ledger_are_not_part_of_the_question():
     assert inner.calls == 1
 
 
-async def test_whoever_plans_and_works_for_a_tenant_is_asked_in_its_name():
+async def test_planner_and_workers_of_a_tenant_are_asked_in_its_name():
     seen: list[str] = []
 
     def plan(request: Request) -> str:
@@ -229,7 +229,7 @@ async def test_when_the_first_is_cancelled_the_next_asks():
     assert inner.calls == 2
 
 
-async def test_one_who_only_waits_can_be_cancelled_alone():
+async def test_a_waiting_caller_can_be_cancelled_alone():
     gate = Gate()
     worker = Cached(Scripted(gate.answer))
     tasks = [asyncio.ensure_future(worker.ask(PINNED)) for _ in range(2)]
@@ -257,7 +257,7 @@ async def test_observers_see_a_cached_answer_too():
     assert seen == [Delta("a b")]
 
 
-async def test_what_a_small_budget_cut_short_is_neither_kept_nor_shared():
+async def test_a_reply_cut_short_by_a_small_budget_is_neither_stored_nor_shared():
     inner = Scripted("word " * 100, name="w", price=Price(0, 1e6), delay_s=0.001)
     worker = Cached(Metered(inner))
     wanted = Request(conversation("hi"), temperature=0, max_output_tokens=500)
@@ -277,7 +277,7 @@ async def test_a_reply_as_long_as_the_request_allows_is_kept():
     assert inner.calls == 1
 
 
-async def test_one_whose_time_is_up_does_not_keep_others_from_asking():
+async def test_a_caller_at_its_deadline_does_not_stop_others_from_asking():
     async def late(request: Request) -> str:
         assert request.deadline is not None
         await asyncio.sleep(min(request.deadline - time.monotonic(), 0.05) + 0.001)

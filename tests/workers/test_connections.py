@@ -1,4 +1,4 @@
-"""Calls over pooled connections: what is sent, when a connection is used again, and that no call is sent twice."""
+"""Calls over pooled connections: the bytes sent, the reuse of connections, and that no call is sent twice."""
 
 from __future__ import annotations
 

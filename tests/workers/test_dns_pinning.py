@@ -64,7 +64,7 @@ async def test_a_name_may_move_to_another_address_of_its_kind(first: str) -> Non
 
 
 @pytest.mark.parametrize("later", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::ffff:127.0.0.1"])
-async def test_a_public_name_that_turns_inside_is_refused_and_says_what_to_do(later: str) -> None:
+async def test_a_public_name_with_an_internal_address_is_refused_with_the_remedy(later: str) -> None:
     resolver = SteadyResolver(Told(["203.0.113.7"], [later], ["203.0.113.8"]))
     await addresses(resolver)
     with pytest.raises(Rebound, match=facts("provider.example")):
@@ -78,7 +78,7 @@ async def test_of_mixed_answers_those_of_the_usual_kind_are_called() -> None:
     assert await addresses(resolver) == ["203.0.113.8"]
 
 
-async def test_an_address_of_the_link_is_never_what_a_name_means() -> None:
+async def test_a_name_never_resolves_to_a_link_local_address() -> None:
     with pytest.raises(Rebound, match=facts("169.254.169.254 base_url")):
         await addresses(SteadyResolver(Told(["169.254.169.254"])))
 

@@ -1,4 +1,4 @@
-"""One event loop after another, and several at a time: what a program does that embeds a conductor."""
+"""One event loop after another, and several at a time, as in a program that embeds a conductor."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def test_a_cache_is_shared_by_threads():
     assert at_once(ask) == ["ok"] * THREADS
     calls = inner.calls
     assert at_once(ask) == ["ok"] * THREADS
-    assert inner.calls == calls, "what is kept is kept for all"
+    assert inner.calls == calls, "the cache is shared by all"
 
 
 def alive(pid: int) -> bool:
@@ -289,7 +289,7 @@ def test_a_local_model_belongs_to_one_loop_at_a_time(weights_path: Path):
         assert not caught.value.retryable
         with pytest.raises(WorkerError, match=facts("loop")):
             asyncio.run(model.close())
-        assert alive(pid), "nobody else can end it"
+        assert alive(pid), "no other process can end it"
         asyncio.run_coroutine_threadsafe(model.close(), loop).result()
         assert asyncio.run(asked_and_closed()).text, "closed there, it may be asked here"
     assert not alive(pid)
@@ -310,7 +310,7 @@ print("ended")
 """
 
 
-def test_a_local_model_leaves_no_child_where_a_loop_is_only_closed(weights_path: Path):
+def test_a_local_model_leaves_no_child_if_its_loop_is_only_closed(weights_path: Path):
     program = [sys.executable, "-W", "ignore", "-c", ONLY_CLOSED, str(weights_path)]
     done = subprocess.run(program, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["True", "ended"], done.stderr

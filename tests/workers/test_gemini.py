@@ -168,7 +168,7 @@ def test_a_result_of_nothing_is_refused():
         body(messages=(Message("tool", "x", tool_call_id="c9"),))
 
 
-def test_signatures_go_back_and_gemini_3_is_told_where_there_are_none():
+def test_signatures_are_returned_and_gemini_3_gets_a_placeholder_for_missing_ones():
     def signatures(model, *calls):
         return [
             part.get("thoughtSignature") for part in body(messages=history(*calls), model=model)["contents"][1]["parts"]
@@ -228,7 +228,7 @@ def test_refusals():
         (b"[]", ""),
     ],
 )
-def test_what_is_no_answer_is_an_error(raw, words):
+def test_a_body_that_is_no_answer_is_an_error(raw, words):
     with pytest.raises(WorkerError, match=facts(words)) as caught:
         GeminiWire().parse(raw)
     assert caught.value.fault == "reply"

@@ -1,4 +1,4 @@
-"""Whatever a provider sends, a wire gives a reply or a `WorkerError`, and nothing else."""
+"""For any bytes of a provider, a wire gives a reply or a `WorkerError`, and nothing else."""
 
 import json
 

@@ -173,7 +173,7 @@ async def test_headers_are_not_yet_a_first_byte(client):
         hung.set()
 
 
-async def test_what_the_provider_did_not_count_is_estimated(client):
+async def test_tokens_that_the_provider_did_not_count_are_estimated(client):
     async with canned(http(ANSWER)) as (url, _):
         reply = await ask(url, client)
         assert reply.usage == Usage(input_tokens=4, output_tokens=2)

@@ -1,4 +1,4 @@
-"""Slots: who gets which, and who waits."""
+"""Slots: the slot of each request, and the requests that wait."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tests.facts import facts
 PREFIX = "You plan. " * 100
 
 
-def test_a_prompt_goes_where_most_of_it_was_read() -> None:
+def test_a_prompt_gets_the_slot_that_has_read_most_of_it() -> None:
     idle = [Slot(0, None, "short"), Slot(1, None, PREFIX + "old question"), Slot(2)]
     assert choose_slot(idle, adapter=None, prompt=PREFIX + "new question").index == 1
 
 
-def test_a_prompt_that_shares_little_goes_where_least_is_lost() -> None:
+def test_a_prompt_that_shares_little_gets_the_slot_with_the_least_loss() -> None:
     idle = [Slot(0, None, PREFIX), Slot(1, None, "a step"), Slot(2, None, "a longer step")]
     assert choose_slot(idle, adapter=None, prompt="You plan nothing.").index == 1
 
 
-def test_what_another_adapter_read_does_not_count() -> None:
+def test_a_prefix_read_by_another_adapter_does_not_count() -> None:
     idle = [Slot(0, 3, PREFIX), Slot(1, None, "x" * 2000)]
     assert choose_slot(idle, adapter=4, prompt=PREFIX).index == 0, "only because it is the shorter one"
     idle = [Slot(0, 3, PREFIX + "x" * 2000), Slot(1, None, "x" * 2000)]
@@ -41,7 +41,7 @@ async def test_a_planners_prefix_survives_the_steps_in_between() -> None:
         assert again == planner
 
 
-async def test_nobody_shares_a_slot_and_whoever_comes_late_waits() -> None:
+async def test_a_slot_has_one_user_and_later_requests_wait() -> None:
     slots, order = Slots(1), []
 
     async def hold(name: str, release: asyncio.Event) -> None:

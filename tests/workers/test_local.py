@@ -72,7 +72,7 @@ async def test_it_answers_a_question(worker: Local) -> None:
     assert reply.seconds > 0
 
 
-async def test_its_card_says_what_it_can_do(worker: Local) -> None:
+async def test_its_card_lists_its_abilities(worker: Local) -> None:
     assert worker.info.kind == "local"
     assert worker.info.price == Price()
     assert worker.info.context_tokens == 4096
@@ -145,7 +145,7 @@ async def test_a_repeated_beginning_is_read_once(worker: Local) -> None:
         (ask("x", effort="high"), "effort"),
     ],
 )
-async def test_what_it_cannot_do_is_refused(worker: Local, request_: Request, field: str) -> None:
+async def test_a_request_beyond_its_abilities_is_refused(worker: Local, request_: Request, field: str) -> None:
     with pytest.raises(WorkerError, match=facts(f"smol {field}")) as caught:
         await worker.ask(request_)
     assert caught.value.fault == "request"
@@ -220,13 +220,13 @@ async def wait_idle(model: LocalModel, *, within_s: float) -> None:
 
 @pytest.mark.parametrize("key", ["", "wrong"])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/completion", "/slots", "/props", "/lora-adapters"])
-async def test_without_the_key_the_child_answers_nobody(model: LocalModel, path: str, key: str) -> None:
+async def test_without_the_key_the_child_refuses_requests(model: LocalModel, path: str, key: str) -> None:
     body = {"messages": [{"role": "user", "content": "Hi"}]} if "completion" in path else None
     assert await call(model, path, body, key=key) == 401
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-async def test_nobody_can_read_the_key_off_the_process(model: LocalModel) -> None:
+async def test_the_key_cannot_be_read_off_the_process(model: LocalModel) -> None:
     child = await model.running()
     assert child.key.reveal().encode() not in shown_by_the_system(child.process.pid)
 
@@ -325,7 +325,7 @@ async def test_close_while_starting_leaves_no_child(weights_path: Path) -> None:
     task = asyncio.create_task(model.running())
     await asyncio.sleep(0.2)
     await model.close()
-    with pytest.raises(WorkerError):  # nobody cancelled the ask
+    with pytest.raises(WorkerError):  # no caller cancelled the ask
         await task
 
 
@@ -343,7 +343,7 @@ async def test_an_ask_that_waited_while_the_model_was_closed_starts_no_child(wei
     for task in (first, second):
         with pytest.raises(WorkerError) as caught:
             await task
-        assert not caught.value.retryable, "a second try would start what was closed"
+        assert not caught.value.retryable, "a second try would start the closed process"
     assert model._start is None
     assert (await worker.ask(ask("a", max_output_tokens=2))).text, "an ask after it starts the model again"
     await model.close()
@@ -383,7 +383,7 @@ async def test_a_parent_that_is_killed_takes_the_child_along(weights_path: Path,
     await wait_until(lambda: gone(pid), within_s=5.0)
 
 
-async def test_a_file_that_is_no_model_says_so(tmp_path: Path) -> None:
+async def test_the_error_for_a_file_that_is_no_model_says_so(tmp_path: Path) -> None:
     (tmp_path / "bad.gguf").write_bytes(b"GGUF but not really")
     async with LocalModel(tmp_path / "bad.gguf") as model:
         with pytest.raises(WorkerError, match=facts("smol bad.gguf")) as caught:
@@ -416,13 +416,15 @@ async def test_a_missing_adapter_file_is_found_before_anything_starts(weights_pa
         LocalModel(weights_path, adapters={"a": "no.gguf"})
 
 
-async def test_a_missing_extra_says_what_to_install(weights_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_error_for_a_missing_extra_names_the_package(
+    weights_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=facts("pip install dirigent[local]")):
         LocalModel(weights_path)
 
 
-async def test_what_is_copied_is_guessed_and_the_text_stays_the_same(model: LocalModel) -> None:
+async def test_copied_text_is_guessed_and_the_text_stays_the_same(model: LocalModel) -> None:
     copied = "The lamp of the old harbour master stands on the third shelf beside two brass compasses."
     body = {
         "messages": [{"role": "user", "content": f"Repeat this: {copied}"}],
@@ -450,7 +452,7 @@ async def test_a_wrong_guess_is_dropped(model: LocalModel) -> None:
 
 
 @pytest.mark.parametrize(("threads", "writing"), [(1, 1), (2, 1), (4, 3)])
-async def test_a_core_is_left_to_whoever_takes_the_tokens(threads: int, writing: int) -> None:
+async def test_a_core_is_left_to_the_reader_of_tokens(threads: int, writing: int) -> None:
     assert local_server.writing_threads(threads) == writing
 
 

@@ -99,7 +99,7 @@ def test_it_is_made_once_and_anew_when_the_adapter_changes(base: Path, tmp_path:
     assert set(folder.glob("*.gguf")) == {first, second}, "the first may still be opened"
 
 
-def test_what_was_replaced_long_ago_makes_room(base: Path, tmp_path: Path) -> None:
+def test_a_merge_replaced_long_ago_is_deleted(base: Path, tmp_path: Path) -> None:
     adapter, folder = write_lora(tmp_path / "a.gguf"), tmp_path / "merged"
     old = merged_file(base, adapter, folder=folder)
     other = merged_file(base, write_lora(tmp_path / "b.gguf"), folder=folder)
@@ -125,7 +125,7 @@ async def test_several_at_once_get_the_same_whole_file(base: Path, tmp_path: Pat
     assert read(merged)[2][UP] == Q8_0
 
 
-def test_one_that_was_cut_is_made_again(base: Path, tmp_path: Path) -> None:
+def test_an_interrupted_merge_is_made_again(base: Path, tmp_path: Path) -> None:
     adapter, folder = write_lora(tmp_path / "a.gguf"), tmp_path / "merged"
     whole = merged_file(base, adapter, folder=folder)
     data = whole.read_bytes()
@@ -162,7 +162,7 @@ def test_without_the_package_the_adapter_is_always_on(
     assert local_server._files(settings(base, adapter, tmp_path / "merged")) == (str(base), {str(adapter): 1.0})
 
 
-def test_where_it_cannot_be_kept_the_adapter_is_always_on(
+def test_if_the_merge_cannot_be_stored_the_adapter_is_always_on(
     base: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     adapter = write_lora(tmp_path / "a.gguf")
@@ -228,7 +228,7 @@ def test_nothing_to_merge_is_an_error_of_the_config() -> None:
         parse_config('[[worker]]\nname = "x"\nkind = "local"\nmerged = true')
 
 
-async def test_an_adapter_that_does_not_fit_is_told_to_the_one_who_asks(weights_path: Path, tmp_path: Path) -> None:
+async def test_an_adapter_that_does_not_fit_is_an_error_of_the_request(weights_path: Path, tmp_path: Path) -> None:
     adapter = write_lora(tmp_path / "a.gguf")
     async with LocalModel(weights_path, merged=adapter, slots=1, context_tokens=512, cache=tmp_path) as model:
         with pytest.raises(WorkerError, match=facts("adapter")):

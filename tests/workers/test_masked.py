@@ -67,7 +67,7 @@ VALUES = frozenset({"ababab", "abababcc", "cabc", "bcab"})
 
 
 @given(st.lists(st.text("abc", max_size=6), max_size=30))
-def test_pieces_give_what_the_whole_gives_and_less_than_the_longest_key_is_held(pieces: list[str]) -> None:
+def test_pieces_are_masked_like_the_whole_and_less_than_the_longest_key_is_held_back(pieces: list[str]) -> None:
     stream, out = MaskedPieces(VALUES), ""
     for piece in pieces:
         out += stream.feed(piece)

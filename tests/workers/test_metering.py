@@ -141,7 +141,7 @@ class BreaksOff:
         raise AssertionError
 
 
-async def test_a_stream_that_broke_off_is_charged_for_what_was_read_and_written():
+async def test_an_interrupted_stream_is_charged_for_its_input_and_output():
     budget = Budget(max_cost_usd=1.0)
     seen: list[Event] = []
     worker = Metered(BreaksOff(WorkerError("cut", fault="reply")))
@@ -183,7 +183,7 @@ async def test_a_ledger_that_rounds_to_billionths_makes_no_call_an_overrun():
     assert not reply.attempts[0].overran
 
 
-async def test_the_ledger_is_told_whether_anybody_knows_the_price():
+async def test_the_ledger_learns_whether_the_price_is_known():
     quotes: list[Quote] = []
 
     class Noting(Budget):
@@ -196,7 +196,7 @@ async def test_the_ledger_is_told_whether_anybody_knows_the_price():
     assert [quote.priced for quote in quotes] == [False, True]
 
 
-async def test_a_cancelled_call_is_charged_settled_and_told_of():
+async def test_a_cancelled_call_is_charged_settled_and_observed():
     budget = Budget(max_cost_usd=1.0)
     inner = BreaksOff()
     task = asyncio.ensure_future(Metered(inner).ask(asked(budget), observe=lambda event: None))
@@ -231,7 +231,7 @@ async def test_a_bug_in_a_worker_propagates_and_leaves_no_hold():
 
 
 class Door:
-    """A ledger that lets nobody through, as a database that hangs."""
+    """A ledger that admits no call, like a hanging database."""
 
     def __init__(self) -> None:
         self.reached = asyncio.Event()
@@ -261,7 +261,7 @@ async def test_a_call_cancelled_while_it_is_reserved_is_not_made_and_leaves_no_h
     assert budget.spent_usd == 0
 
 
-async def test_a_cost_that_the_worker_states_goes_before_the_price():
+async def test_a_cost_stated_by_the_worker_overrides_the_price():
     reply = await Metered(Scripted(Reply("x", cost_usd=0.5), price=PRICE)).ask(asked())
     assert reply.cost_usd == reply.attempts[0].cost_usd == 0.5
 
@@ -278,7 +278,7 @@ class Uncounted:
     info = WorkerInfo("uncounted", price=PRICE)
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
-        assert observe is ignore, "nobody watches, so nothing need be streamed"
+        assert observe is ignore, "there is no observer, so nothing need be streamed"
         return Reply("12345678")
 
 
@@ -342,7 +342,7 @@ async def test_half_a_character_in_a_reply_becomes_a_mark():
 
 
 class Own:
-    """A worker of somebody's own, which nobody has checked."""
+    """A user's own worker, which no test of ours has checked."""
 
     info = WorkerInfo("w", price=PRICE)
 

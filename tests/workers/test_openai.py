@@ -94,7 +94,7 @@ def test_a_grammar_goes_only_to_workers_that_decode_under_one():
     assert caught.value.fault == "request"
 
 
-def test_streams_ask_for_usage_unless_told_otherwise():
+def test_streams_ask_for_usage_unless_configured_otherwise():
     assert body(stream=True)["stream_options"] == {"include_usage": True}
     assert "stream_options" not in body(wire=OpenAIWire(stream_usage=False), stream=True)
 
@@ -242,7 +242,7 @@ def test_refusals():
         (b"", ""),
     ],
 )
-def test_what_is_no_answer_is_an_error(raw, words):
+def test_a_body_that_is_no_answer_is_an_error(raw, words):
     with pytest.raises(WorkerError, match=facts(words)) as caught:
         OpenAIWire().parse(raw)
     assert caught.value.fault == "reply"

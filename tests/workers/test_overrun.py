@@ -75,7 +75,7 @@ async def test_reasoning_that_does_not_end_is_cut_too(stub: StubProvider, client
     assert reply.usage.output_tokens == len(LONG) // 4
 
 
-async def test_one_that_keeps_to_its_limit_is_left_alone(stub: StubProvider, client: HttpClient) -> None:
+async def test_a_worker_within_its_limit_is_unchanged(stub: StubProvider, client: HttpClient) -> None:
     stub.answer = lambda call: StubReply("word " * ALLOWED, finish="length", usage=Usage(10, ALLOWED))
     for observe in (None, lambda event: None):
         more = {} if observe is None else {"observe": observe}

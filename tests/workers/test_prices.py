@@ -32,7 +32,7 @@ def test_a_price_is_per_million_tokens():
     assert price_of("gpt-5") == Price(input=1.25, output=10.0, cached_input=0.125)
 
 
-def test_what_anthropic_asks_for_writing_its_cache_is_a_quarter_more():
+def test_writing_anthropics_cache_costs_a_quarter_more():
     price = price_of("claude-sonnet-4-5", provider="anthropic")
     assert price is not None
     assert price.cache_write_input == pytest.approx(1.25 * price.input)
@@ -64,7 +64,7 @@ def test_an_address_names_the_provider():
         ("gpt-5", "my-own-server"),
     ],
 )
-def test_what_is_not_in_the_tables_has_no_price(model: str, provider: str):
+def test_a_model_outside_the_tables_has_no_price(model: str, provider: str):
     assert price_of(model, provider=provider) is None
 
 

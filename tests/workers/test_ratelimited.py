@@ -30,7 +30,7 @@ async def test_no_window_of_a_minute_sees_more_requests_than_allowed():
     for _ in range(23):
         await worker.ask(asked())
     assert all(later - start >= 60.0 for start, later in zip(starts, starts[5:], strict=False))
-    assert starts[4] < starts[0] + 10.0, "what is allowed is not spread out needlessly"
+    assert starts[4] < starts[0] + 10.0, "allowed calls are not spread out needlessly"
     assert starts[-1] < starts[0] + 5 * 60.0
 
 
@@ -103,7 +103,7 @@ async def test_a_place_that_does_not_come_free_in_time_is_an_error():
         await busy
 
 
-async def test_whoever_is_cancelled_gives_place_and_turn_to_the_next():
+async def test_a_cancelled_caller_gives_its_place_and_turn_to_the_next():
     clock = Clock()
     gate = asyncio.Event()
 
@@ -128,7 +128,7 @@ async def test_whoever_is_cancelled_gives_place_and_turn_to_the_next():
 
 
 @pytest.mark.parametrize("error", [WorkerError("resting", fault="open"), CostError("no money")])
-async def test_what_was_never_sent_uses_up_no_turn(error: Exception):
+async def test_a_request_that_was_never_sent_uses_no_turn(error: Exception):
     clock = Clock()
     worker = RateLimited(Scripted(error, error, "ok"), requests_per_minute=1, clock=clock, sleep=clock.sleep)
     for _ in range(2):

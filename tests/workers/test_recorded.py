@@ -91,7 +91,7 @@ async def test_a_question_that_another_model_answered_is_unanswerable():
         await Recorded(ROWS, model="small").ask(asked("2 + 2"))
 
 
-async def test_counts_and_cost_are_the_recorded_ones_where_there_are_any():
+async def test_recorded_counts_and_costs_are_used_if_there_are_any():
     worker = Recorded(ROWS, model="big")
     reply = await worker.ask(asked("What is two plus two? And three more?"))
     assert (reply.usage, reply.cost_usd, reply.model) == (Usage(30, 12), 0.25, "big")
@@ -100,7 +100,7 @@ async def test_counts_and_cost_are_the_recorded_ones_where_there_are_any():
     assert (await worker.ask(asked("2 + 2"))).usage == Usage(2, 1)
 
 
-async def test_a_stated_price_goes_before_the_recorded_cost():
+async def test_a_stated_price_overrides_the_recorded_cost():
     worker = Recorded(ROWS, model="big", price=Price(1, 2))
     assert (await worker.ask(asked("What is two plus two? And three more?"))).cost_usd == 0.0
     assert worker.info.price == Price(1, 2)
@@ -126,7 +126,7 @@ async def test_observers_see_the_answer():
     "extra",
     [{"tools": (Tool("look", {}),)}, {"json_mode": True}, {"grammar": "root ::= 'a'"}],
 )
-async def test_what_a_recording_cannot_honour_is_refused(extra: dict[str, Any]):
+async def test_a_request_that_a_recording_cannot_honour_is_refused(extra: dict[str, Any]):
     with pytest.raises(WorkerError, match=facts(next(iter(extra)))) as caught:
         await Recorded(ROWS, model="big").ask(Request(conversation("2 + 2"), **extra))
     assert caught.value.fault == "request"
@@ -159,7 +159,7 @@ def test_workers_of_one_file_share_it_and_a_changed_file_is_read_again(tmp_path:
         Recorded(path, model="big")
 
 
-async def test_five_thousand_questions_that_begin_alike_are_told_apart_quickly():
+async def test_five_thousand_questions_with_equal_beginnings_are_found_quickly():
     head = "Read the table below and answer with one number. "
     rows = [{"question": f"{head}Row {i}?", "outputs": {"m": {"text": str(i)}}} for i in range(5_000)]
     worker = Recorded(rows, model="m")

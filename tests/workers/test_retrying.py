@@ -138,7 +138,7 @@ async def test_after_the_first_word_was_seen_nothing_is_tried_again(words: int, 
     assert len(seen) == words
 
 
-async def test_words_that_nobody_saw_do_not_stand_in_the_way():
+async def test_words_that_no_observer_saw_do_not_prevent_a_retry():
     clock = Clock()
     inner = BreaksOff(1)
     with pytest.raises(WorkerError):
@@ -170,7 +170,7 @@ async def test_a_first_try_without_money_is_a_cost_error():
         )
 
 
-async def test_a_ledger_that_fails_tells_of_every_try_before_it():
+async def test_a_failing_ledgers_error_lists_every_earlier_try():
     class Once(Budget):
         calls = 0
 
@@ -185,7 +185,7 @@ async def test_a_ledger_that_fails_tells_of_every_try_before_it():
     assert [attempt.error for attempt in caught.value.attempts] == ["overloaded it is"]
 
 
-async def test_a_cancellation_tells_of_every_try_before_it():
+async def test_a_cancellation_lists_every_earlier_try():
     clock = Clock()
     started = asyncio.Event()
 
@@ -204,14 +204,14 @@ async def test_a_cancellation_tells_of_every_try_before_it():
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("bug"), ConfigError("the key is gone"), TimeoutError("own")])
-async def test_what_no_worker_may_raise_tells_of_every_try_before_it_and_of_its_own(error: Exception):
+async def test_a_forbidden_exception_lists_every_try_with_its_own(error: Exception):
     with pytest.raises(type(error)) as caught:
         await retrying(Scripted(fault(), error), Clock()).ask(ASKED)
     said = f"{type(error).__name__}: {error}"
     assert [attempt.error for attempt in attempts_of(caught.value)] == ["overloaded it is", said]
 
 
-async def test_a_cancellation_between_tries_tells_of_them_too():
+async def test_a_cancellation_between_tries_lists_them_too():
     sleeping = asyncio.Event()
 
     async def sleep(seconds: float) -> None:

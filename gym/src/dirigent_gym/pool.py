@@ -1,10 +1,10 @@
-"""The embedded default once it is trained: the gym's specialists and their conductor, as configuration text.
+"""The gym's specialists and their conductor as configuration text.
 
-A machine without keys runs on the same text that `dirigent init` writes, so this writes TOML rather than workers: what
-a user can read and change is what runs. Cards and prices are those the conductor was trained with, wording for wording;
-it reads them, so a pool changed by hand is one it has to read anew.
+A machine without a configuration runs on the same kind of text that `dirigent init` writes, so this module writes TOML
+rather than workers: the user can read and change the text that runs. The conductor reads the cards, so they and the
+prices are, word for word, those that it was trained with.
 
-Knows the roster and which adapters are in the package; how a worker is built is `build.py`'s part.
+The module knows the roster and the packaged adapters; `build.py` knows how to build a worker.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from functools import cache
 
 import msgspec
 
-from dirigent.config.file import Config, Loaded, parse_config
+from dirigent.config.file import Loaded, parse_config
 from dirigent.config.worker_config import DEFAULT_WEIGHTS, WorkerConfig
 from dirigent.workers.adapters import packaged
 from dirigent_gym.questions.specialists import ROSTER, UNKNOWN, Specialist
 
 CONDUCTOR = "conductor"
 REPLY_TOKENS = 24
-"""No answer of the gym is longer; a specialist that rambles is cut."""
+"""No answer of the gym is longer; a longer reply is cut."""
 PLAN_TOKENS = 256
 
 
@@ -31,7 +31,7 @@ def toml_text() -> str:
 
 
 def gym_toml(adapters: Collection[str]) -> str:
-    """The pool and profiles of these adapters; empty where they do not make an orchestra."""
+    """The pool and profiles of these adapters; empty without a conductor or with fewer than two specialists."""
     present = [specialist for specialist in ROSTER if specialist.name in adapters]
     if CONDUCTOR not in adapters or len(present) < 2:
         return ""
@@ -48,20 +48,19 @@ def specialist_config(specialist: Specialist) -> WorkerConfig:
 
 
 def advice(answer: str, loaded: Loaded) -> str:
-    """Returns advice if the packaged workers know no answer; empty for any other answer, and for any pool with another
-    worker."""
-    if answer.strip().rstrip(".").lower() != UNKNOWN or not _only_packaged(loaded.config):
+    """Returns advice if the packaged workers answered `unknown`; empty for any other answer, and for any pool that has
+    another worker."""
+    adapters = {"", *packaged()}
+    only_packaged = all(
+        w.kind == "local" and w.weights == DEFAULT_WEIGHTS and w.adapter in adapters for w in loaded.config.worker
+    )
+    if answer.strip().rstrip(".").lower() != UNKNOWN or not only_packaged:
         return ""
     init = "dirigent init" if loaded.path is None else f"dirigent init --force --path {loaded.path}"
     return (
-        f'note: "{UNKNOWN}" is all that the packaged workers say beyond their few skills (capitals, letters, sums, '
-        f"dates, Roman numerals …); for other questions set a key, such as OPENAI_API_KEY, and run `{init}`"
+        f'note: the packaged workers answer "{UNKNOWN}" beyond their few skills (capitals, letters, sums, dates, '
+        f"Roman numerals …); for other questions set a key, such as OPENAI_API_KEY, and run `{init}`"
     )
-
-
-def _only_packaged(config: Config) -> bool:
-    ours = {"", *packaged()}
-    return all(w.kind == "local" and w.weights == DEFAULT_WEIGHTS and w.adapter in ours for w in config.worker)
 
 
 HEADER = """\
@@ -118,7 +117,7 @@ def _specialist_table(specialist: Specialist) -> str:
         f"about = {_quoted(specialist.about)}",
         f"skills = [{', '.join(_quoted(skill) for skill in specialist.skills)}]",
         f"price = {{ input = {price.input:g}, output = {price.output:g} }}",
-        # The noisy one guesses anew each time: greedy, its candidates would all be the same.
+        # The noisy specialist must guess anew each time: greedy decoding would make all its candidates the same.
         f"temperature = {1 if specialist.noise else 0}",
         f"max_output_tokens = {REPLY_TOKENS}",
         "subtask_only = true",

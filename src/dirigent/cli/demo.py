@@ -178,6 +178,7 @@ async def _console(runtime: Runtime) -> AsyncIterator[str]:
         listener = bound("127.0.0.1", 0)
     async with open_store(runtime.config) as store:
         service = Service(runtime, store)
+        await service.read_switches()
         async with serving(service, listener) as address:
             try:
                 yield address

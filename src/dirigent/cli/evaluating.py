@@ -23,7 +23,7 @@ from dirigent.errors import ConfigError
 from dirigent.evals.entries import Keep
 from dirigent.evals.evaluate import answers_of, report_of
 from dirigent.evals.field import Field
-from dirigent.evals.live import LiveField, live_pool, planners_behind, shipped_weights, with_warm_start, workers_behind
+from dirigent.evals.live import LiveField, live_pool, planner_digests, shipped_weights, with_warm_start, worker_digests
 from dirigent.evals.planners import default_planners, is_fitted
 from dirigent.evals.questions import Questions, gather, grading
 from dirigent.evals.recipe import GYM, RECORDED, EvalRecipe
@@ -136,7 +136,7 @@ async def _live(recipe: EvalRecipe) -> AsyncIterator[Opened]:
                 "questions": digest(questions.tasks),
                 "fit": digest(questions.fit),
                 "seed": str(recipe.seed),
-                "pool": await asyncio.to_thread(workers_behind, runtime.loaded, pool),
+                "pool": await asyncio.to_thread(worker_digests, runtime.loaded, pool),
                 "max_output_tokens": str(recipe.max_output_tokens),
                 **bounds_of(recipe),
             }
@@ -150,7 +150,7 @@ async def _live(recipe: EvalRecipe) -> AsyncIterator[Opened]:
                 weights=shipped_weights(runtime.config, trained),
                 pool_name=Path(recipe.pool).name,
             )
-            behind = await asyncio.to_thread(planners_behind, runtime.loaded, trained)
+            behind = await asyncio.to_thread(planner_digests, runtime.loaded, trained)
             yield Opened(field, planners, about, behind)
 
 

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from dirigent.cli.output import ConfigOption, JsonOption, carry_out, print_json, print_text, say
+from dirigent.cli.calibrate import MaxCostOption, QuestionsOption, YesOption
+from dirigent.cli.output import FAILED, ConfigOption, JsonOption, carry_out, print_json, print_text, say
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dirigent.evals.prove import Proof
     from dirigent.learn.policy import Policy
 
@@ -61,6 +64,9 @@ def fit(
             print_json(facts(policy, out))
         else:
             print_text(told(policy, out))
+        if policy.points:
+            say(f"next:  dirigent prove {out} --live --questions OTHERS.jsonl")
+            say(f'and in a profile of dirigent.toml:  planner = "learned", policy = "{out}"')
 
     carry_out(work, as_json=as_json)
 
@@ -76,8 +82,10 @@ async def fitted(
     from dirigent.learn.policy_fit import PolicySettings, fit_policy
     from dirigent.learn.table import Table
     from dirigent.learn.traffic import traffic_table, with_traffic
+    from dirigent.learn.traffic_fit import REFIT, earlier_stops, refitted
 
     fitting = rows = Table.load(table)
+    joined = None
     if traffic:
         async with configured_store(config) as store:
             joined = with_traffic(rows, await traffic_table(store))
@@ -87,10 +95,18 @@ async def fitted(
     found = fit_policy(
         fitting, where=str(table), settings=PolicySettings(seed=seed), version=next_version(out), say=say
     )
-    policy = found.policy
+    policy, selector = found.policy, found.selector
+    if joined is not None and selector is not None:
+        selector, why = refitted(selector, rows, traffic=joined.live, settings=REFIT, seed=seed)
+        say(why)
+        for stop in earlier_stops(selector, rows, traffic=joined.live)[:1]:
+            say(
+                f"stopping at {stop.until:.0%} sure would cost {stop.cost:.0%} of what it cost and be right "
+                f"{stop.right:.1%} of the time in place of {stop.was:.1%} ({stop.questions:,} questions of traffic)"
+            )
     if at != "same":
         policy = _at(policy, at)
-    policy.save(out, found.selector)
+    policy.save(out, selector)
     write_cards(out, cards_of(rows))
     if policy.points:
         (out / "front.svg").write_text(_picture(policy), encoding="utf-8")
@@ -145,28 +161,47 @@ class Planner(StrEnum):
 
 
 def prove(
-    folder: Annotated[Path | None, typer.Argument(help="The policy's folder.", show_default=False)] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="The policy's folder. Default with --live: that of the first profile that uses one."),
+    ] = None,
     *,
-    on: Annotated[Path, typer.Option(help="The folder of a table of other questions.", show_default=False)],
-    planner: Annotated[Planner, typer.Option(help="A learned policy, or a trained conductor.")] = Planner.learned,
+    on: Annotated[
+        Path | None, typer.Option(help="The folder of a table of other questions.", show_default=False)
+    ] = None,
+    planner: Annotated[
+        Planner, typer.Option(help="On a table: a learned policy, or a trained conductor.")
+    ] = Planner.learned,
     adapter: Annotated[
         Path | None, typer.Option(help="The conductor's folder; default: the one that ships.", show_default=False)
     ] = None,
     base: Annotated[
         Path | None, typer.Option(help="The conductor's base model, a GGUF file.", show_default=False)
     ] = None,
+    live: Annotated[bool, typer.Option("--live", help="Ask the pool --questions, and its planners too.")] = False,
+    questions: QuestionsOption = None,
+    planners: Annotated[
+        str, typer.Option(help="With --live: planners that answer as they would be served; by commas.")
+    ] = "learned,language",
+    samples: Annotated[int, typer.Option(min=1, max=16, help="With --live: answers of each worker.")] = 2,
+    max_cost: MaxCostOption = None,
+    out: Annotated[Path, typer.Option(help="With --live: the folder of its table and its runs.")] = Path("proof"),
+    yes: YesOption = False,
     limit: Annotated[int | None, typer.Option(help="At most so many questions, drawn by lot.")] = None,
     page: Annotated[Path | None, typer.Option(help="Write one HTML page.", show_default=False)] = None,
+    config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Test a policy, or a trained conductor, on questions that nothing was learned from: does it pay?
+
+    On a table, every plan is replayed. With --live, the workers and planners are asked; the same command continues a
+    run that was cut, and pays nothing twice.
 
     Example:  dirigent prove reports/policy --on reports/test-table --page reports/proof.html
     Example:  dirigent prove --planner conductor --on reports/test-table --limit 50 --json
     """
 
-    async def work() -> None:
-        from dirigent.cli.output import table as columns
+    async def work() -> int:
         from dirigent.errors import ConfigError
         from dirigent.evals.prove import as_page
         from dirigent.evals.prove import prove as compare
@@ -174,42 +209,132 @@ def prove(
 
         if limit is not None and limit < 1:
             raise ConfigError(f"--limit must be 1 or more, not {limit}")
-        if planner == "conductor":
+        if live == (on is not None) or live != (questions is not None):
+            raise ConfigError("say  --on TABLE  to replay a table, or  --live --questions FILE  to ask your pool")
+        if live and planner == "conductor":
+            raise ConfigError("a conductor is replayed on a table: say  --planner conductor --on TABLE")
+        if planner == "conductor" and on is not None:
             name = "conductor"
             found = _proved_conductor(adapter or folder, on, base=base, limit=limit)
-        elif folder is None:
-            raise ConfigError("name the policy's folder, or --planner conductor")
-        else:
+        elif on is not None:
+            if folder is None:
+                raise ConfigError("name the policy's folder, or --planner conductor:  dirigent prove FOLDER --on TABLE")
             name = folder.name
             found = compare(folder, Table.load(on), where=str(on), limit=limit)
+        else:
+            proved = folder or await _profile_policy(config)
+            name = proved.name
+            asked = await proved_live(
+                proved,
+                questions,
+                planners=[name.strip() for name in planners.split(",") if name.strip()],
+                samples=samples,
+                limit=limit,
+                max_cost=max_cost,
+                out=out,
+                yes=yes,
+                config=config,
+            )
+            if asked is None:
+                return FAILED
+            found = asked
         if page is not None:
             page.write_text(as_page(found, name=name), encoding="utf-8")
             say(f"written to {page}")
         if as_json:
             print_json(found)
-            return
-        rows = [
+        else:
+            print_text(_proof_text(found))
+            for note in found.notes:
+                say(note)
+            print_text(f"{found.questions:,} questions. {found.verdict}")
+        return 0
+
+    carry_out(work, as_json=as_json)
+
+
+async def _profile_policy(config: Path | None) -> Path:
+    from dirigent.config.runtime import load
+    from dirigent.errors import ConfigError
+    from dirigent.learn.policy import policy_folder
+
+    loaded = await load(config)
+    for profile in loaded.config.profile.values():
+        if profile.policy:
+            return policy_folder(profile.policy, loaded.folder)
+    raise ConfigError("no profile uses a policy; name one's folder:  dirigent prove FOLDER --live --questions FILE")
+
+
+async def proved_live(
+    folder: Path,
+    questions: Path | None,
+    *,
+    planners: Sequence[str],
+    samples: int,
+    limit: int | None,
+    max_cost: float | None,
+    out: Path,
+    yes: bool,
+    config: Path | None,
+) -> Proof | None:
+    """Asks every worker, then the planners, and compares them; None if the user declined or the cost cap ended it."""
+    from dirigent.cli.calibrate import calibrated, chosen_questions
+    from dirigent.cli.progress import progress
+    from dirigent.config.runtime import load, open_runtime
+    from dirigent.evals.prove import prove as compare
+    from dirigent.evals.prove_live import checked, expected_usd, run_live
+    from dirigent.learn.calibrate import Settings
+    from dirigent.learn.policy import Policy
+    from dirigent.show.words import count_text, usd_text
+
+    rows = checked(chosen_questions(questions, None, limit, 1), Policy.load(folder), planners)
+    say(f"first every worker answers, then {', '.join(planners)} answer the same {count_text(len(rows), 'question')}:")
+    done = await calibrated(rows, Settings(samples=samples), out=out, max_cost=max_cost, yes=yes, config=config)
+    if done is None:
+        return None
+    if done.stopped:
+        say(f"stopped: {done.stopped}\nThe same command with a higher --max-cost continues.")
+        return None
+    more = expected_usd(planners, done.table)
+    say(f"{', '.join(planners)}: {'free' if not more else f'about {usd_text(more)} more'}")
+    async with open_runtime(await load(config)) as runtime:
+        with progress(planners) as observe:
+            live = await run_live(
+                planners,
+                done.table,
+                runtime,
+                folder=folder,
+                out=out,
+                spent_usd=done.spent_usd,
+                max_cost_usd=max_cost,
+                observe=observe,
+            )
+    return compare(folder, done.table, where=str(out), live=live)
+
+
+def _proof_text(found: Proof) -> str:
+    from dirigent.cli.output import table as columns
+
+    best = found.best_single
+    rows = [[f"best single: {best.name}", "", f"{100 * best.accuracy:.1f}", f"{best.cost:.4g}", "1.00x", "1.0", "", ""]]
+    for row in (*found.front, *found.equal_cost_vote):
+        rows.append(
             [
                 row.planner,
                 f"{row.price:g}" if row.planner in ("learned", "fixed", "conductor") else "",
                 f"{100 * row.accuracy:.1f}",
                 f"{row.cost:.4g}",
-                f"{row.cost / max(found.best_single.cost, 1e-12):.2f}x",
+                f"{row.cost / max(best.cost, 1e-12):.2f}x",
                 f"{row.calls:.1f}",
+                "" if row.seconds is None else f"{row.seconds:.1f} s",
                 f"{100 * row.diff:+.1f} [{100 * row.low:+.1f} to {100 * row.high:+.1f}]",
             ]
-            for row in (*found.front, *found.equal_cost_vote)
-        ]
-        best = found.best_single
-        rows.insert(0, [f"best single: {best.name}", "", f"{100 * best.accuracy:.1f}", f"{best.cost:.4g}", "1.00x"])
-        rows[0] += ["1.0", ""]
-        header = ["planner", "price", "right", f"cost ({found.unit})", "", "calls", "against the best single"]
-        print_text(columns(header, rows, right=range(1, 6)))
-        for note in found.notes:
-            say(note)
-        print_text(f"{found.questions:,} questions. {found.verdict}")
-
-    carry_out(work, as_json=as_json)
+        )
+    header = ["planner", "price", "right", f"cost ({found.unit})", "", "calls", "median", "against the best single"]
+    if all(row.seconds is None for row in found.front):
+        rows = [[*row[:6], row[7]] for row in rows]
+        header.remove("median")
+    return columns(header, rows, right=range(1, len(header) - 1))
 
 
 def _proved_conductor(folder: Path | None, on: Path, *, base: Path | None, limit: int | None) -> Proof:

@@ -13,7 +13,7 @@ from typing import Any
 
 from dirigent.cli.output import say
 from dirigent.evals.entries import Evaluated, OutOfMoney
-from dirigent.evals.live import CeilingSought
+from dirigent.evals.live import CeilingTrials
 from dirigent.evals.record import Outcome
 from dirigent.messages import Event, Observe
 from dirigent.show.words import usd_text
@@ -28,8 +28,8 @@ def progress(planners: Sequence[str]) -> Iterator[Observe]:
         def observe(event: Event) -> None:
             if isinstance(event, OutOfMoney):
                 say(f"stopped: {event.error}")
-            elif isinstance(event, CeilingSought):
-                say(_sought(event))
+            elif isinstance(event, CeilingTrials):
+                say(_trials_line(event))
             elif isinstance(event, Evaluated):
                 name = event.outcome.planner
                 if event.outcome.tags.get("split") == "train":
@@ -41,7 +41,7 @@ def progress(planners: Sequence[str]) -> Iterator[Observe]:
         yield observe
 
 
-def _sought(event: CeilingSought) -> str:
+def _trials_line(event: CeilingTrials) -> str:
     cost = "at an unknown cost" if event.cost_usd is None else f"about {usd_text(event.cost_usd)}"
     return f"ceiling: {event.plans} plans are tried on {event.questions:,} questions: {event.calls:,} calls, {cost}"
 

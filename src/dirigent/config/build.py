@@ -156,7 +156,7 @@ class Builder:
         return kind.make(info, options)
 
     def _programs_of(self, worker: WorkerConfig) -> Programs:
-        """Returns where programs run; raises ConfigError if this machine can confine none."""
+        """Returns the place where programs run; raises ConfigError if this machine cannot confine them."""
         from dirigent.sandbox.programs import Programs, confinement_problem
 
         confinement = self._loaded.config.sandbox.programs
@@ -210,7 +210,7 @@ class Builder:
 
 
 def _agreed(workers: Sequence[WorkerConfig], key: str) -> int | None:
-    """Returns a setting of a local model's process, which all its workers share; None if none sets it."""
+    """Returns a setting of a local model's process, which all its workers share; None if no worker sets it."""
     values = {getattr(worker, key): worker.name for worker in workers if getattr(worker, key) is not None}
     if len(values) > 1:
         said = ", ".join(f'{value} for "{name}"' for value, name in values.items())

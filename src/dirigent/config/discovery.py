@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import os
 import re
 import textwrap
@@ -28,6 +29,7 @@ from dirigent.config.worker_config import known_kinds
 from dirigent.planners import profile_planners
 from dirigent.planners.fixed import cheapest, dearest
 from dirigent.sandbox.programs import confinement_problem
+from dirigent.workers.adapters import folders
 from dirigent.workers.http import HttpClient
 from dirigent.workers.pool import NAME
 
@@ -109,7 +111,7 @@ class Server(msgspec.Struct, frozen=True):
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """What this machine offers."""
+    """The keys, models and programs that this machine offers."""
 
     keys: dict[str, str] = {}
     """Provider -> the environment variable that holds its key."""
@@ -185,11 +187,21 @@ def _local_text(machine: Machine) -> str:
     if small_pool_reason(machine):
         return f"{LOCAL_POOL}\n{LOCAL_PROFILES}"
     text = resources.files("dirigent.config").joinpath("embedded.toml").read_text(encoding="utf-8")
+    if not _policy_ships("embedded"):
+        text = text.replace('planner = "learned"\npolicy = "packaged:embedded"\n', 'planner = "program"\n')
+        text = re.sub(r"^(?:operating_point|unlike) = .*\n", "", text, flags=re.MULTILINE)
+        text = f"# No policy decides: dirigent-weights or numpy is not installed.\n{text}"
     if machine.unconfined:
         tables = text.split("\n\n[[worker]]\n")
         text = "\n\n[[worker]]\n".join(table for table in tables if 'runs = "python"' not in table)
         text = f"# There is no programmer: {machine.unconfined}\n{text}"
     return text
+
+
+def _policy_ships(name: str) -> bool:
+    """Returns whether this packaged policy can decide here: numpy and the distribution that holds it are installed."""
+    there = any((folder / "policies" / name / "policy.json").is_file() for folder in folders())
+    return there and importlib.util.find_spec("numpy") is not None
 
 
 def small_pool_reason(machine: Machine) -> str:
@@ -207,7 +219,7 @@ def small_pool_reason(machine: Machine) -> str:
 
 
 def free_memory_bytes() -> int | None:
-    """Returns the memory that a new process can have, a container's limit respected; None if nothing says so."""
+    """Returns the memory that a new process can have, within a container's limit; None if the system does not tell."""
     found = []
     with contextlib.suppress(OSError, ValueError):
         lines = Path("/proc/meminfo").read_text().splitlines()

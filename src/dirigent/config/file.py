@@ -49,6 +49,12 @@ class Profile(Limits, frozen=True, kw_only=True):
     operating_point: str = ""
     """Of the planner `learned`: `same` (as good as the best single worker, for less), `best`, `max-cost X` or
     `price X`. Default: the one that is active in its folder."""
+    unlike: str = ""
+    """Of the planner `learned`: the planner, such as `program`, for questions unlike all that the policy was fitted on.
+    Default: the policy's own plain plan."""
+    explore: float = 0.0
+    """Of the planner `learned`: the chance with which a question goes to one worker by lot, so that feedback can tell
+    what workers are worth that the policy seldom asks."""
     prefer: Literal["cost", "speed"] = "cost"
     """Of the planner `learned`: `cost` asks workers one after another and stops early, `speed` asks all at once."""
     planner_worker: str = ""
@@ -70,7 +76,7 @@ class Profile(Limits, frozen=True, kw_only=True):
     reassign: bool = True
     """Give a step to the next suitable worker if its own worker fails."""
     fallback: Literal["single", "none"] = "single"
-    """What runs if the planner gives no valid plan."""
+    """The plan that runs if the planner gives no valid plan."""
     version: str = ""
     """A date such as 2026-11-15: the server then also offers the profile as `NAME-2026-11-15`."""
 
@@ -80,6 +86,8 @@ class Profile(Limits, frozen=True, kw_only=True):
             raise ValueError(f"repairs must be 0 or more, not {self.repairs}")
         if self.planner_output_tokens < 1:
             raise ValueError(f"planner_output_tokens must be above 0, not {self.planner_output_tokens}")
+        if not 0 <= self.explore <= 1:
+            raise ValueError(f"explore must be 0 to 1, not {self.explore:g}")
         if not 0 <= self.temperature <= 2:
             raise ValueError(f"temperature must be 0 to 2, not {self.temperature:g}")
         if self.version and not re.fullmatch(VERSION, self.version):
@@ -237,6 +245,12 @@ def can_plan(planner: str) -> bool:
     return spec is not None and spec.make is not None
 
 
+def _stands_in(planner: str) -> bool:
+    """Returns whether this planner can plan in a policy's place: a program that needs no model and no policy."""
+    spec = find_planner(planner)
+    return spec is not None and spec.make is not None and not spec.planned_by and not spec.by_policy
+
+
 def _check_names(config: Config, at: At) -> None:
     """Checks that every name in the file refers to something."""
     names = [worker.name for worker in config.worker]
@@ -249,6 +263,10 @@ def _check_names(config: Config, at: At) -> None:
             hint = nearest(profile.planner, profile_planners())
             line = at("profile", title, "planner")
             raise ConfigError(f'unknown planner "{profile.planner}" in {place}{hint} ({line})')
+        if profile.unlike and not _stands_in(profile.unlike):
+            usable = [name for name in profile_planners() if _stands_in(name)]
+            hint, line = nearest(profile.unlike, usable), at("profile", title, "unlike")
+            raise ConfigError(f'"unlike" in {place} names no fixed planner: "{profile.unlike}"{hint} ({line})')
         for key, values in (("planner_worker", (profile.planner_worker,)), ("workers", profile.workers)):
             for value in values:
                 if value and value not in names:

@@ -29,17 +29,17 @@ SAMPLED_BYTES = 1 << 20
 def fingerprint(worker: WorkerConfig, *, folder: Path) -> str:
     """Returns sixteen hexadecimal digits; relative paths in the settings start at `folder`."""
     settings = {name: getattr(worker, name) for name in SHAPING}
-    files = [_of_file(folder / Path(worker.path).expanduser())] if worker.path else []
+    files = [_file_digest(folder / Path(worker.path).expanduser())] if worker.path else []
     if worker.kind == "local":
         known = worker.weights in KNOWN
-        files.append(worker.weights if known else _of_file(folder / Path(worker.weights).expanduser()))
+        files.append(worker.weights if known else _file_digest(folder / Path(worker.weights).expanduser()))
     if worker.adapter:
-        files.append(_of_file(packaged().get(worker.adapter) or folder / Path(worker.adapter).expanduser()))
+        files.append(_file_digest(packaged().get(worker.adapter) or folder / Path(worker.adapter).expanduser()))
     text = msgspec.json.encode([settings, files], order="deterministic")
     return hashlib.blake2b(text, digest_size=8).hexdigest()
 
 
-def _of_file(file: Path) -> str:
+def _file_digest(file: Path) -> str:
     """Returns a digest of a file's size and both of its ends; empty if it cannot be read, which its worker reports."""
     try:
         with file.open("rb") as content:

@@ -181,7 +181,7 @@ class Runtime:
         return {name: card.right.right for name, card in cards if card.right is not None and not card.estimated}
 
     def policy(self, settings: Profile) -> LearnedPolicy | None:
-        """Returns the policy of a profile's folder, read again only if it has changed; None if it names none."""
+        """Returns the policy of a profile's folder, read again only if it has changed; None if it names no folder."""
         if not settings.policy:
             return None
         try:
@@ -203,9 +203,11 @@ class Runtime:
 
     def left_out(self) -> dict[str, str]:
         """Returns worker -> why a policy of the configuration does not use it; raises ConfigError for a bad policy."""
-        learned = [self.policy(settings) for settings in self.config.profile.values()]
-        infos = self.pool.infos
-        return {name: why for one in learned if one is not None for name, why in left_out(one.policy, infos).items()}
+        found: dict[str, str] = {}
+        for settings in self.config.profile.values():
+            if (learned := self.policy(settings)) is not None:
+                found |= left_out(learned.policy, self.pool.infos, new=not settings.unlike)
+        return found
 
     def _usable_pool(self, settings: Profile, *, only_plans: bool) -> Pool:
         pool = self.pool.subset(settings.workers) if settings.workers else self.pool
@@ -239,7 +241,7 @@ class LearnedPolicy:
         self.counter = names["vote"]
         self.selector = names["select"]
         self.workers: list[Worker] = [Counting(same_free_answer, name=self.counter, kind="vote")]
-        if selector is not None:  # a policy that decided on nothing has none
+        if selector is not None:  # a policy without a decision has no selector
             self.workers.append(Select(selector, name=self.selector))
 
 
@@ -270,6 +272,10 @@ def _planner(
     if settings.planner_worker and spec.planned_by != "trained worker":
         pool.require(settings.planner_worker)
     assert spec.make is not None  # `can_plan` was checked when the name was read
+    unlike = None
+    if settings.unlike:
+        other = msgspec.structs.replace(settings, planner=settings.unlike, policy="", unlike="")
+        unlike = _planner(planner_named(other.planner), other, pool, everybody=everybody, right=right, learned=None)
     return spec.make(
         Setup(
             pool=pool,
@@ -285,6 +291,8 @@ def _planner(
             selector="" if learned is None else learned.selector,
             counter="" if learned is None else learned.counter,
             operating_point=settings.operating_point,
+            unlike=unlike,
+            explore=settings.explore,
             prefer=settings.prefer,
         )
     )

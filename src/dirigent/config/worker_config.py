@@ -141,9 +141,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     cache: bool = False
     """Store replies to deterministic requests under DIRIGENT_HOME and replay them to the same key."""
     effort: Effort | None = None
-    """Reasoning effort of requests that set none."""
+    """Reasoning effort of requests that do not set it."""
     temperature: float | None = None
-    """Sampling temperature of requests that set none."""
+    """Sampling temperature of requests that do not set it."""
     sampling: bool | None = None
     """false: send no temperature and no settings like it, for models that refuse them. Default: by the model."""
     system: str = ""

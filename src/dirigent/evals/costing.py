@@ -1,8 +1,8 @@
-"""What an evaluation costs: an estimate before it is paid, and votes that cost as much as another planner.
+"""The cost of an evaluation: an estimate before it is paid, and votes that cost as much as another planner.
 
-*The estimate* comes from the calls of a small dry run, prices and assumed lengths. A dry run shows how often each
-planner calls which worker; no formula knows that. The lengths of replies cannot be known, so they are assumed twice: as
-they usually are, and as long as they may be.
+*The estimate* comes from the calls of a small dry run, prices and assumed lengths. The dry run shows how often each
+planner calls which worker; no formula knows that. The lengths of replies cannot be known, so two are assumed: the usual
+length and the longest possible one.
 
 *Equal cost*: `vote` and `self-moa` answer with as many samples as another planner's plans cost. The measure is the
 first planner of `SIZED_BY` that takes part. Its cost on each task is the money, so a vote costs as much as the measure
@@ -11,9 +11,9 @@ the number of samples that the training split predicts; then half of the others,
 share of the money left, at a forecast corrected by the lots before. Samples are whole numbers, so some questions get
 one more than the others.
 
-Lots come from the seed and sizes from recorded costs, so a resumed evaluation comes to the same sizes. If nothing can
-be sized, the usual number is asked and the sizing says why; if the measure was cut because the money ended, nothing is
-asked.
+Lots come from the seed and sizes from recorded costs, so a resumed evaluation finds the same sizes. If nothing can be
+sized, the usual number is asked and the sizing gives the reason; if the measure was cut because the money ended,
+nothing is asked.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ QUESTION_TOKENS: Mapping[str, int] = {
     "math500": 110, "mmlu": 120, "mmlu_pro": 250, "rlpr": 90, "livecodebench": 600, "aime25": 130, "aime24": 130,
     "bigcodebench": 350, "bigcodebench_hard": 400, "gpqa": 240, "gsm8k": 100, "humaneval": 180, "mbpp": 90, "bbh": 150,
 }  # fmt: skip
-"""Assumed: a question of the set in tokens, at four characters each."""
+"""Assumed tokens of a question of the set, at four characters each."""
 
 USUAL_REPLY_TOKENS = 900
 """Assumed: the Conductor paper's Mixture-of-Agents used 11,203 tokens a question in eight calls, so about 1,400 a call,
-some 500 of them read."""
+some 500 of them input."""
 
 AT_HOME = ("conductor", "warm-start")
 
 STEP_TOKENS = 120
-"""Words around a question and its subtask."""
+"""The tokens of the words around a question and its subtask."""
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -114,7 +114,7 @@ SIZED_BY = ("conductor", "conductor:2", "language", "moa", "moa:8")
 EQUAL_WITHIN = 0.05
 """Costs that differ by more than this share are not called equal."""
 
-Put = Callable[[Fitted, Sequence[Task]], Awaitable[list[Outcome]]]
+AskPlanner = Callable[[Fitted, Sequence[Task]], Awaitable[list[Outcome]]]
 """Asks a planner these questions; some outcomes are missing if the money ran out."""
 
 
@@ -129,14 +129,14 @@ class Sizing(msgspec.Struct, frozen=True):
     """The measure's cost on these questions."""
     cost_usd: float | None = None
     ratio: float | None = None
-    """Cost over target, as it came out."""
+    """The cost divided by the target."""
     samples: float | None = None
     bound: Literal["", "least", "most"] = ""
     """Every question had the least number of samples and the cost is still above the target, or the most and below."""
     why_not: str = ""
-    """Why it was not sized; empty if it was."""
+    """The reason for not sizing it, or an empty string."""
     by_task: dict[str, Sizing] | msgspec.UnsetType = msgspec.UNSET
-    """The same of each task alone; left out if all questions are one task."""
+    """The sizing of each task alone; left out if all questions are one task."""
 
     @property
     def note(self) -> str:
@@ -148,7 +148,7 @@ class Sizing(msgspec.Struct, frozen=True):
 
 
 def equal(cost_usd: float | None, other_usd: float | None) -> bool:
-    """Whether two costs may be called equal; unknown costs and costs of nothing never are."""
+    """Whether two costs may be called equal; unknown costs and costs of 0 never are."""
     return bool(cost_usd and other_usd) and abs((cost_usd or 0.0) / (other_usd or 1.0) - 1) <= EQUAL_WITHIN
 
 
@@ -159,7 +159,7 @@ async def ask_sized(
     *,
     names: Sequence[str],
     best: str,
-    put: Put,
+    ask_planner: AskPlanner,
     seed: int,
     task_of: Callable[[Task], str] | None = None,
 ) -> tuple[list[Outcome], dict[str, Sizing]]:
@@ -187,13 +187,17 @@ async def ask_sized(
             if not short and not cut:
                 alone = [o for o in found.get(best, ()) if o.task in ids]
                 money_usd = (cost_usd or 0.0) * len(own)
-                asked = put(one, own) if why_not else _calibrated(one, sampled, (own, alone), money_usd, put, seed)
+                asked = (
+                    ask_planner(one, own)
+                    if why_not
+                    else _calibrated(one, sampled, (own, alone), money_usd, ask_planner, seed)
+                )
                 there = await asked
                 short = len(there) < len(own)
             why_not = why_not or ("it has not answered everything" if short else "")
             by_task[name] = _sizing(there, sampled.worker, measure, cost_usd, why_not)
             answered += there
-        sizes[one.name] = next(iter(by_task.values())) if len(by_task) == 1 else _whole(answered, by_task)
+        sizes[one.name] = next(iter(by_task.values())) if len(by_task) == 1 else _over_all_tasks(answered, by_task)
         place = {task.id: i for i, task in enumerate(tasks)}
         outcomes += sorted(answered, key=lambda outcome: place[outcome.task])
     return outcomes, sizes
@@ -232,7 +236,12 @@ def _why_not(measure: str, cost_usd: float | None, *, cut: bool) -> str:
 
 
 async def _calibrated(
-    one: Fitted, sampled: Sampled, part: tuple[Sequence[Task], Sequence[Outcome]], money_usd: float, put: Put, seed: int
+    one: Fitted,
+    sampled: Sampled,
+    part: tuple[Sequence[Task], Sequence[Outcome]],
+    money_usd: float,
+    ask_planner: AskPlanner,
+    seed: int,
 ) -> list[Outcome]:
     """The answers lot by lot, each at a better forecast. `part` is the questions of a task, and the best worker's own
     answers to them."""
@@ -258,7 +267,7 @@ async def _calibrated(
             planner_for=lambda task, pool, sizes=sizes, planners=planners: planners[sizes[task.id]],
             max_steps=max(sizes.values()) + 1,
         )
-        found = await put(sized, [by_id[id] for id in ids])
+        found = await ask_planner(sized, [by_id[id] for id in ids])
         outcomes += found
         if len(found) < len(ids):
             break
@@ -283,7 +292,7 @@ def _sizing(outcomes: Sequence[Outcome], worker: str, measure: str, target_usd: 
     return msgspec.structs.replace(found, target_usd=target_usd, ratio=cost_usd / target_usd, bound=bound)
 
 
-def _whole(outcomes: Sequence[Outcome], by_task: Mapping[str, Sizing]) -> Sizing:
+def _over_all_tasks(outcomes: Sequence[Outcome], by_task: Mapping[str, Sizing]) -> Sizing:
     """All tasks together, with each alone. A reason that is not the same for all tasks names those it holds for."""
     tasks: dict[str, list[str]] = {}
     for task, sizing in by_task.items():

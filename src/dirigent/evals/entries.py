@@ -1,16 +1,17 @@
 """Entries: every entry answers every question, each as one `Conductor.run`, and each answer is graded.
 
-All planners run on the same executor with the same pool for the same question, so they differ only in who writes the
-plan. There is no repair, no fallback and no re-assignment: a draft that is no plan is a wrong answer. No finished
-question is paid twice: outcomes go into the record as they come, and a recorded question is not asked. An answer that
-could not be graded is recorded, and graded again when the evaluation is resumed.
+All planners run on the same executor with the same pool for the same question, so they differ only in the plan. There
+is no repair, no fallback and no re-assignment: a draft that is not a plan is a wrong answer. No finished question is
+paid twice: outcomes are recorded one by one, and a recorded question is not asked. An answer that could not be graded
+is recorded, and graded again when the evaluation is resumed.
 
-This module knows no family of tasks: a pool for a question, and a planner for it, are functions that come in.
+This module knows no family of tasks: the caller passes the functions that give a question its pool and its planner.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import msgspec
@@ -44,9 +45,9 @@ class Entry(msgspec.Struct, frozen=True):
     pool_for: PoolFor | None = None
     """A pool of its own, for a worker that is measured whether or not it was offered."""
     wants: Callable[[Task], bool] = lambda task: True
-    """Which questions it is asked."""
+    """Whether it is asked a question."""
     runs: int | None = None
-    """Its number of runs in all, for observers, if it is asked in parts."""
+    """Its total number of runs, for observers, if it is asked in parts."""
 
 
 class Evaluated(Event, frozen=True):
@@ -54,7 +55,7 @@ class Evaluated(Event, frozen=True):
 
     outcome: Outcome
     total: int
-    """Runs that this entry has in all."""
+    """The total number of runs of this entry."""
 
 
 class OutOfMoney(Event, frozen=True):
@@ -78,15 +79,28 @@ async def ask_entries(
     inspect: Inspect | None = None,
     keep: Keep | None = None,
     observe: Observe = ignore,
-    lost_stand: bool = False,
+    keep_lost: bool = False,
 ) -> list[Outcome]:
     """The outcomes, entry by entry and question by question; some are missing if the money ran out.
 
     `budget` caps the cost of all of it; `sandbox` grades code, one for the whole evaluation; `keep` gets every trace;
-    `observe` gets an `Evaluated` for each question. With `lost_stand`, a recorded run that was lost is the outcome, and
+    `observe` gets an `Evaluated` for each question. With `keep_lost`, a recorded run that was lost is the outcome, and
     is neither asked nor graded again.
     """
-    _check(entries, tasks, concurrency)
+    if concurrency < 1:
+        raise ConfigError(f"concurrency must be 1 or more, not {concurrency}")
+    for what, names in (("entries", [e.name for e in entries]), ("tasks", [t.id for t in tasks])):
+        twice = sorted(name for name, count in Counter(names).items() if count > 1)
+        if twice:
+            raise ConfigError(f"two {what} are called {twice[0]!r}; outcomes are stored by name")
+    jobs = [
+        _Job(entry, task, repeat)
+        for entry in entries
+        for task in tasks
+        if entry.wants(task)
+        for repeat in range(entry.repeats)
+    ]
+    asked = Counter(job.entry.name for job in jobs)
     run = _Evaluation(
         pool_for=pool_for,
         record=record or Record(),
@@ -97,10 +111,9 @@ async def ask_entries(
         inspect=inspect,
         keep=keep,
         observe=observe,
-        lost_stand=lost_stand,
-        totals={entry.name: _runs(entry, tasks) for entry in entries},
+        keep_lost=keep_lost,
+        totals={entry.name: asked[entry.name] if entry.runs is None else entry.runs for entry in entries},
     )
-    jobs = list(_jobs(entries, tasks))
     waiting = iter(jobs)
     run.at_work = min(concurrency, len(jobs))
     try:
@@ -108,14 +121,9 @@ async def ask_entries(
             for _ in range(run.at_work):
                 group.create_task(run.work_off(waiting))
     except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None  # one is enough to mend, and the rest are its like
+        raise errors.exceptions[0] from None  # one error is enough to mend; the rest are like it
     done = (run.outcomes.get((job.entry.name, job.task.id, job.repeat)) for job in jobs)
     return [outcome for outcome in done if outcome is not None]
-
-
-def _runs(entry: Entry, tasks: Sequence[Task]) -> int:
-    here = sum(entry.repeats for task in tasks if entry.wants(task))
-    return here if entry.runs is None else entry.runs
 
 
 class _Job(msgspec.Struct, frozen=True):
@@ -124,15 +132,8 @@ class _Job(msgspec.Struct, frozen=True):
     repeat: int
 
 
-def _jobs(entries: Sequence[Entry], tasks: Sequence[Task]) -> Iterator[_Job]:
-    for entry in entries:
-        for task in tasks:
-            if entry.wants(task):
-                yield from (_Job(entry, task, repeat) for repeat in range(entry.repeats))
-
-
 class _Evaluation(msgspec.Struct):
-    """One evaluation as it goes."""
+    """The state of one evaluation."""
 
     pool_for: PoolFor
     record: Record
@@ -143,11 +144,11 @@ class _Evaluation(msgspec.Struct):
     inspect: Inspect | None
     keep: Keep | None
     observe: Observe
-    lost_stand: bool
+    keep_lost: bool
     totals: dict[str, int]
     outcomes: dict[tuple[str, str, int], Outcome] = {}
     at_work: int = 1
-    """How many of these loops are running."""
+    """The number of these loops that are running."""
     again: list[_Job] = []
     """Questions that were refused because other runs had reserved the money."""
     alone: bool = False
@@ -157,7 +158,7 @@ class _Evaluation(msgspec.Struct):
         """Runs job after job; several of these share one iterator. If money runs short, one of them continues alone."""
         while not (self.alone and self.at_work > 1) and (job := self._next(jobs)) is not None:
             outcome = self.record.finished(job.entry.name, job.task.id, job.repeat)
-            if outcome is None and self.lost_stand:
+            if outcome is None and self.keep_lost:
                 outcome = self.record.lost(job.entry.name, job.task.id, job.repeat)
             if outcome is None:
                 outcome = await self._regraded(job)
@@ -234,12 +235,3 @@ class _Evaluation(msgspec.Struct):
                     f'a cost cap needs a price for worker "{info.name}"; '
                     "add  price = { input = 0, output = 0 }  if it is free"
                 )
-
-
-def _check(entries: Sequence[Entry], tasks: Sequence[Task], concurrency: int) -> None:
-    if concurrency < 1:
-        raise ConfigError(f"concurrency must be 1 or more, not {concurrency}")
-    for what, names in (("entries", [e.name for e in entries]), ("tasks", [t.id for t in tasks])):
-        twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-        if twice:
-            raise ConfigError(f"two {what} are called {twice[0]!r}; outcomes are kept by name")

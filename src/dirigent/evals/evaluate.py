@@ -115,7 +115,7 @@ async def answers_of(
     async def tried(entries: Sequence[Entry], tasks: Sequence[Task], *, limits: Limits | None = None) -> list[Outcome]:
         """Asks in order to choose. A run is paid once, however often it is asked for. Once a chosen planner has
         answered, a lost run stays lost: asked again, it might lead to another choice."""
-        found = await ask(entries, tasks, limits=limits or field.limits, lost_stand=settled)
+        found = await ask(entries, tasks, limits=limits or field.limits, keep_lost=settled)
         fit_costs_usd.update({(*outcome.key, outcome.trace_id): outcome.known_cost_usd for outcome in found})
         return found
 
@@ -129,10 +129,10 @@ async def answers_of(
         singles = [field.alone(worker, for_row=True) for worker in field.workers]
         known = await tried(singles, field.fit_tasks)
         require_whole(known, singles, field.fit_tasks, before="the workers were ranked")
-        fittings = tuple(
-            msgspec.structs.replace(unfitted, examples=examples_of(_others(field, part), known))
-            for part in range(field.parts)
-        )
+        for part in range(field.parts):
+            # Planners for a part are fitted on the other parts.
+            others = [task for task in field.fit_tasks if field.parts == 1 or field.part_of(task) != part]
+            fittings = (*fittings, msgspec.structs.replace(unfitted, examples=examples_of(others, known)))
     rollouts = Rollouts(partial(tried, limits=Rollouts.limits(field.limits)), field.fit_tasks)
     if len(fittings) == 1:
         fittings = (msgspec.structs.replace(fittings[0], rollout=rollouts),)
@@ -153,7 +153,7 @@ async def answers_of(
         entries = [_without(entry_of(one, field.pool_for), copied[one.name]) for one in group]
         outcomes += await ask(entries, field.tasks, limits=limits)
 
-    async def put(one: Fitted, tasks: Sequence[Task]) -> list[Outcome]:
+    async def ask_planner(one: Fitted, tasks: Sequence[Task]) -> list[Outcome]:
         ((limits, _),) = by_limits([one], field.limits).items()
         entry = msgspec.structs.replace(entry_of(one, field.pool_for), runs=len(field.tasks))
         return await ask([entry], tasks, limits=limits)
@@ -164,7 +164,7 @@ async def answers_of(
         field.tasks,
         names=lineup.rows,
         best=BEST,
-        put=put,
+        ask_planner=ask_planner,
         seed=field.seed,
         task_of=field.task_name(),
     )
@@ -239,14 +239,9 @@ def _chosen_rows(field: Field, lineup: Lineup) -> list[str]:
     return [*rows, CEILING] if field.tries_plans(lineup) else rows
 
 
-def _others(field: Field, part: int) -> list[Task]:
-    """The questions that planners for this part are fitted on."""
-    return [task for task in field.fit_tasks if field.parts == 1 or field.part_of(task) != part]
-
-
 async def _fitted(field: Field, lineup: Lineup, fittings: Sequence[Fitting]) -> dict[str, Fitted]:
     """Each row's planner. With several parts, a question gets the planner that was fitted without its part."""
-    asked = [field.stands_for(name) for name in lineup.fitted]
+    asked = [field.planner_of_row(name) for name in lineup.fitted]
     by_part = [await fit_planners(asked, fitting, own=field.own) for fitting in fittings]
     return {
         name: msgspec.structs.replace(_over_parts(field, fits), name=name)

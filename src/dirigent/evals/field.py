@@ -1,8 +1,8 @@
-"""Field: the questions of an evaluation, the workers that can be asked them, and what a report says about both.
+"""Field: the questions of an evaluation, the workers that may answer them, and their descriptions in a report.
 
-`evaluate(field, planners)` is the same for every field; the three kinds differ in what is here. `live.py` has public
-benchmarks over a configured pool, `recorded.py` models' recorded answers; a plugin's family of tasks brings its own, as
-the gym does. A field asks nothing itself, except to try plans for a ceiling (`references`).
+`evaluate(field, planners)` is the same for every field. `live.py` has public benchmarks over a configured pool,
+`recorded.py` models' recorded answers; a plugin's family of tasks brings its own field, as the gym does. A field asks
+nothing itself, except to try plans for a ceiling (`references`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Lineup(msgspec.Struct, frozen=True):
-    """The planners that were named, checked."""
+    """The planners of an evaluation, checked."""
 
     rows: tuple[str, ...]
     """The rows of the report, in order."""
@@ -57,14 +57,14 @@ class Trying(msgspec.Struct, frozen=True):
 
     tried: Tried
     alone: Sequence[Outcome]
-    """Each worker alone on the questions to fit on."""
+    """Each worker's own answers to the questions for fitting."""
     record: Record
     budget: Budget
     observe: Observe
 
 
 class Field:
-    """Questions and workers. The methods below the attributes have an answer that fits most fields."""
+    """Questions and workers. The methods below the attributes have defaults that fit most fields."""
 
     kind: str
     """`live`, `recorded` or the name of a family of tasks."""
@@ -75,13 +75,13 @@ class Field:
     seed: int
     limits: Limits
     fit_tasks: Sequence[Task] = ()
-    """The questions to fit and choose on."""
+    """The questions for choosing and fitting."""
     fits_on_test: bool = False
-    """Whether those are the questions of the test itself, dealt into parts."""
+    """Whether the questions for fitting are those of the test itself, dealt into parts."""
     parts: int = 1
-    """Into how many parts the questions are dealt; a planner for one part is fitted on the others."""
+    """The number of parts that the questions are dealt into; a planner for one part is fitted on the others."""
     neighbours: int = 40
-    """Questions that `knn` looks at."""
+    """The number of questions that `knn` looks at."""
     trained: Mapping[str, PlannerFor] = {}
     """Planners that are models, by kind."""
     weights: Mapping[str, Weights] = {}
@@ -89,13 +89,13 @@ class Field:
     own: tuple[PlannerSpec, ...] = ()
     """Planners that only this field has."""
     sandbox: Sandbox | None = None
-    """Where programs are graded."""
+    """The sandbox in which programs are graded."""
     inspect: Inspect | None = None
     """Returns the marks of a plan: which of its parts are right."""
     sizes: bool = False
     """Whether planners with an open number of samples are asked at another planner's cost."""
     each_has_rows: bool = True
-    """Whether `each` puts every worker into the table; otherwise they have a table of their own."""
+    """Whether `each` adds a row for every worker; otherwise workers have a table of their own."""
     workers_label: str = ""
     """The kind of workers, for the report's title."""
     reference_rows: tuple[str, ...] = ()
@@ -108,7 +108,7 @@ class Field:
     def lineup(self, planners: Sequence[str]) -> Lineup:
         """Returns the rows and their needs. Refuses an unknown planner before any question is asked."""
         if not planners:
-            raise ConfigError(f"no planner is named; say  --planners {','.join(default_planners(self.kind))}")
+            raise ConfigError(f"no planner is named; add  --planners {','.join(default_planners(self.kind))}")
         if twice := [name for i, name in enumerate(planners) if name in planners[:i]]:
             raise ConfigError(f"the planner {twice[0]!r} is named twice")
         rows: dict[str, None] = {}
@@ -141,13 +141,13 @@ class Field:
         check_argument(name, spec, self.named_workers)
 
     def refused(self, text: str, name: PlannerName, spec: PlannerSpec) -> str:
-        """Why this planner cannot take part here; empty if it can."""
+        """The reason why this planner cannot take part here, or an empty string."""
         if spec.planned_by == "trained worker":
             return f"{text!r} has no weights here: name another planner, or give their folder"
         return ""
 
-    def stands_for(self, name: str) -> str:
-        """The planner that is fitted under this row's name."""
+    def planner_of_row(self, name: str) -> str:
+        """The name of the planner that is fitted for this row."""
         return name
 
     # Workers
@@ -163,7 +163,7 @@ class Field:
         return self.pool.names
 
     def pool_for(self, task: Task, repeat: int) -> Pool:
-        """The workers that a question is offered with."""
+        """The workers in a question's pool."""
         return self.pool
 
     def alone(self, worker: str, *, for_row: bool) -> Entry:
@@ -175,8 +175,8 @@ class Field:
         return 0
 
     def same_as(self, fitted: Fitted, task: Task) -> str:
-        """Returns the worker whose own answer is this planner's answer; empty if there is none. Such an answer is paid
-        for only once."""
+        """Returns the worker whose own answer is this planner's answer, or an empty string. Such an answer is paid for
+        only once."""
         return ""
 
     # References

@@ -11,13 +11,12 @@ workers that did best alone on the benchmark, so their number is bounded (22 pla
 the pool is. The cost of trying them is estimated from what the workers just read and wrote alone. The best plan on the
 questions to fit on answers the test; nothing is chosen there.
 
-*The pool.* A profile that says `planner = "conductor"` has a worker that only plans; it gets no question. `conductor`
-is the planner of the first such profile. `warm-start` is the planner of the profile of that name, if the file has one:
-the start of the user's own conductor. Without it, `warm-start` is the start of ours, which ships: its adapter joins the
-configuration as a local worker with a profile of that name, so it is opened, prompted and held to a grammar as the
-conductor is. A name does not say which weights are behind it: a conductor that was trained further has the same name.
-So the record of an evaluation has the digests of local models' files, and the other settings of a worker that change
-its answers.
+*The pool.* A profile with `planner = "conductor"` has a worker that only plans and gets no question. `conductor` is the
+planner of the first such profile. `warm-start` is the planner of the profile of that name, if the file has one: the
+start of the user's own conductor. Without it, `warm-start` is the packaged start: its adapter joins the configuration
+as a local worker with a profile of that name, so it is opened, prompted and held to a grammar as the conductor is. A
+name does not identify weights: a conductor that was trained further has the same name. So the record of an evaluation
+has the digests of local models' files, and the other settings of a worker that change its answers.
 """
 
 from __future__ import annotations
@@ -106,12 +105,14 @@ class LiveField(Field):
         return CEILING in lineup.rows
 
     async def references(self, lineup: Lineup, trying: Trying) -> list[Fitted]:
-        """The ceiling: the best of the plans listed, each tried on the questions to fit on. What trying will cost is
-        observed first."""
+        """The ceiling: the best of the plans listed, each tried on the questions to fit on. The expected cost of the
+        trials is observed first."""
         if CEILING not in lineup.rows:
             return []
         found = search(self.fit_tasks, trying.alone)
-        expected = sought(found, self.pool, known=lambda name, task: trying.record.finished(name, task) is not None)
+        expected = estimate_trials(
+            found, self.pool, known=lambda name, task: trying.record.finished(name, task) is not None
+        )
         trying.observe(expected)
         budget = trying.budget
         if budget.max_cost_usd is not None and expected.cost_usd is not None:
@@ -149,24 +150,24 @@ class LiveField(Field):
 
 
 BROAD = 4
-"""Workers that plans of several steps are made of. Five would already make 40 of them, and the best of many plans on a
-few dozen questions is more and more a matter of luck."""
+"""The number of workers in plans of several steps. Five would already make 40 plans, and the best of many plans on a
+few dozen questions is mostly a matter of luck."""
 
 PANELS = (2, 3)
-"""How many answer before one judges."""
+"""The number of workers that answer before one judges."""
 
 MAX_STEPS = max(PANELS) + 1
 
 
-class CeilingSought(Event, frozen=True):
-    """Plans are about to be tried; told before the first of them is paid."""
+class CeilingTrials(Event, frozen=True):
+    """Plans are about to be tried; sent before the first of them is paid."""
 
     plans: int
     questions: int
     calls: int
-    """Those that an earlier run has paid are not among them."""
+    """Calls still to be made; those that an earlier run has paid are left out."""
     cost_usd: float | None
-    """Expected; None if a worker has no known price."""
+    """The expected cost; None if a worker has no known price."""
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -181,9 +182,9 @@ class Search(msgspec.Struct, frozen=True):
 
     tasks: Sequence[Task]
     alone: Sequence[Outcome]
-    """Of each worker alone on these questions."""
+    """The outcomes of each worker alone on these questions."""
     plans: Mapping[str, Sequence[Listed]]
-    """By benchmark: every worker alone first, from the best to the worst."""
+    """Benchmark -> its plans: every worker alone first, from the best to the worst."""
 
     @property
     def runs(self) -> list[tuple[Listed, Task]]:
@@ -192,7 +193,7 @@ class Search(msgspec.Struct, frozen=True):
 
     @property
     def entries(self) -> list[Entry]:
-        """Each plan as one who takes part, on the benchmarks that it was listed for."""
+        """Each plan as an entry, on the benchmarks that it was listed for."""
         kinds: dict[Listed, set[str]] = {}
         for listed, task in self.runs:
             kinds.setdefault(listed, set()).add(task.kind)
@@ -221,12 +222,12 @@ def plans_of(ranking: Sequence[str]) -> list[Listed]:
     ]
 
 
-def sought(found: Search, pool: Pool, *, known: Callable[[str, str], bool]) -> CeilingSought:
-    """Estimates the cost of the trials. `known` says whether the record has the outcome of an entry and a question."""
+def estimate_trials(found: Search, pool: Pool, *, known: Callable[[str, str], bool]) -> CeilingTrials:
+    """Estimates the cost of the trials. `known` returns whether the record has an entry's outcome on a question."""
     left = [(listed, task) for listed, task in found.runs if not known(_name(listed), task.id)]
     means = _mean_tokens(found)
     costs_usd = [_cost_usd(listed.plan, means[task.kind], pool) for listed, task in left]
-    return CeilingSought(
+    return CeilingTrials(
         plans=len({listed for listed, _ in found.runs}),
         questions=len(found.tasks),
         calls=sum(len(listed.plan.steps) for listed, _ in left),
@@ -322,7 +323,7 @@ def with_warm_start(loaded: Loaded, planners: Sequence[str]) -> Loaded:
     if WARM_START in config.profile or any(worker.name == WARM_START for worker in config.worker):
         raise ConfigError(
             f"a worker or a profile of the pool is called {WARM_START!r} and does not plan: "
-            f'say  planner = "conductor"  and who its  planner_worker  is in  [profile.{WARM_START}], or rename it'
+            f'give the profile [profile.{WARM_START}]  planner = "conductor"  and its  planner_worker, or rename it'
         )
     if WARM_START not in packaged():
         raise ConfigError(f"this copy of the package has no weights for {WARM_START!r}; leave it out")
@@ -374,16 +375,16 @@ def trained_weights(planners: Collection[str], folder: Path | None = None) -> di
     }
 
 
-def planners_behind(loaded: Loaded, trained: Collection[str]) -> dict[str, str]:
+def planner_digests(loaded: Loaded, trained: Collection[str]) -> dict[str, str]:
     """Returns the digests of these planners' weights, for the record: a resumed evaluation refuses other weights under
     the same name."""
-    return {kind: _behind(_worker_of(kind, loaded.config), loaded.folder) for kind in trained}
+    return {kind: _worker_digest(_worker_of(kind, loaded.config), loaded.folder) for kind in trained}
 
 
-def workers_behind(loaded: Loaded, pool: Pool) -> str:
-    """Returns the same for all workers, in a line."""
+def worker_digests(loaded: Loaded, pool: Pool) -> str:
+    """The digests of all workers, in a line."""
     configured = {worker.name: worker for worker in loaded.config.worker}
-    return ", ".join(f"{name}={_behind(configured[name], loaded.folder)}" for name in pool)
+    return ", ".join(f"{name}={_worker_digest(configured[name], loaded.folder)}" for name in pool)
 
 
 def _worker_of(kind: str, config: Config) -> WorkerConfig:
@@ -392,8 +393,8 @@ def _worker_of(kind: str, config: Config) -> WorkerConfig:
     return next(worker for worker in config.worker if worker.name == name)
 
 
-def _behind(worker: WorkerConfig, folder: Path) -> str:
-    """What answers under a worker's name: its model, and a digest of the settings that are not the usual ones."""
+def _worker_digest(worker: WorkerConfig, folder: Path) -> str:
+    """The identity of a worker's answers: its model, and a digest of the settings that are not the usual ones."""
     usual = WorkerConfig()
     said = {name: getattr(worker, name) for name in SETTLING if getattr(worker, name) != getattr(usual, name)}
     if not said:
@@ -403,7 +404,7 @@ def _behind(worker: WorkerConfig, folder: Path) -> str:
 
 
 def _model(worker: WorkerConfig, folder: Path) -> str:
-    """A model's id at its endpoint; of a local one the base and its adapter, files by digest."""
+    """A model's id at its endpoint; for a local model its base and its adapter, with the digests of files."""
     if worker.kind != "local":
         return worker.model
     base = worker.weights if worker.weights in KNOWN else _digest(folder / Path(worker.weights).expanduser())
@@ -420,7 +421,7 @@ def _digest(file: Path) -> str:
 
 
 def _profile_of(kind: str, config: Config) -> str:
-    """The profile whose planner it is; empty if there is none."""
+    """The name of the profile whose planner it is, or an empty string."""
     planning = [name for name, profile in config.profile.items() if _plans(profile)]
     return next((name for name in planning if (name == WARM_START) == (kind == WARM_START)), "")
 
@@ -428,7 +429,7 @@ def _profile_of(kind: str, config: Config) -> str:
 def _planner_for(runtime: Runtime, profile: str, *, name: str) -> PlannerFor:
     planner = runtime.conductor(profile).planner
     if isinstance(planner, LanguagePlanner):
-        planner.name = name  # its traces are found by this
+        planner.name = name  # traces have this name
     return lambda task, pool: planner
 
 

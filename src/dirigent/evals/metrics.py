@@ -1,13 +1,13 @@
 """Figures of a planner, computed from its outcomes alone. Every number of a report is computed here.
 
-A question that was asked several times counts as one question with a mean. Two rows are figures and no planners: the
-oracle, which is made here from what each worker did alone, and outcomes that come in under a name of their own.
+A question that was asked several times counts as one question with a mean. Two rows are figures and not planners: the
+oracle, which this module computes from each worker's own answers, and outcomes that come in under a name of their own.
 
 `Capacity` is the accuracy of a pool without plans: each worker alone, and the best choice of one for each question.
 Complementarity is the oracle minus the best single worker: the most that choosing one worker a question could
 add. It is computed on the questions that every worker answered, from outcomes of `single:NAME`.
 
-Some figures are known only afterwards: the worker that turned out best, and the planners that nothing beats for the
+Some figures are known only afterwards: the worker that turned out best, and the planners that no other beats for the
 same money. A planner that beats the worker chosen beforehand may only have beaten an unlucky choice; these figures keep
 a report honest about that.
 """
@@ -27,7 +27,7 @@ ORACLE = "oracle"
 
 
 class Group(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Some of the questions."""
+    """The figures of some of the questions."""
 
     n: int
     accuracy: float
@@ -43,40 +43,40 @@ class Figures(msgspec.Struct, frozen=True):
     """One planner's row. Shares are between 0 and 1; tokens, calls, steps and seconds are a question's mean."""
 
     n: int
-    """Questions."""
+    """The number of questions."""
     accuracy: float
     interval: tuple[float, float]
-    """95%, Wilson's."""
+    """The 95% interval, Wilson's."""
     valid: float
-    """Share of the drafts that were plans."""
+    """The share of drafts that were plans."""
     accuracy_given_valid: float
     steps: float
     """Of valid plans."""
     steps_over_minimal: float | None
     """Steps taken over steps needed, correct answers only. A lucky shortcut does not offset another plan's padding."""
     one_step_in_one: float | None
-    """Questions that need one step: share planned in one."""
+    """The share of questions with one needed step whose plan has one step."""
     parallel_fans: float | None
-    """Fan-out questions answered rightly: share whose plan waits no longer than it must."""
+    """The share of right fan-out answers whose plan waits no longer than necessary."""
     calls: float
     tokens: float
     input_tokens: float
     output_tokens: float
     orchestration_tokens: float
     cost_usd: float | None
-    """Of all questions, each asked once; None if a worker without a known price was asked."""
+    """The cost of all questions, each asked once; None if a worker without a known price was asked."""
     cost_usd_per_question: float | None
     seconds_p50: float
     seconds_p95: float
     failed: int
-    """Runs lost to a worker or a deadline; they count as wrong."""
+    """Runs that a worker or a deadline failed; they count as wrong."""
     by_kind: dict[str, Group]
     by_depth: dict[str, Group]
     by_shape: dict[str, Group]
     by_combination: dict[str, Group]
     by_pair: dict[str, Group]
     marks: dict[str, float]
-    """Share of the drafts whose plan is right in this respect."""
+    """The share of drafts whose plan is right in this respect."""
     worker_shares: dict[str, float]
     steps_histogram: dict[str, int]
     versus_best: Difference | None = None
@@ -84,9 +84,9 @@ class Figures(msgspec.Struct, frozen=True):
     versus_equal_cost: Difference | None = None
     """Paired, against self-consistency of the best worker at equal cost."""
     worker_calls: float | msgspec.UnsetType = msgspec.UNSET
-    """Calls of workers, those that wrote plans left out; unset in older reports."""
+    """Calls of workers without those that wrote plans; unset in older reports."""
     planned_again: int | msgspec.UnsetType = msgspec.UNSET
-    """Runs in which a later round made a plan of its own; absent if there are none."""
+    """Runs in which a later round made a plan of its own; absent if there were no such runs."""
 
 
 def figures(outcomes: Sequence[Outcome]) -> Figures:
@@ -95,6 +95,10 @@ def figures(outcomes: Sequence[Outcome]) -> Figures:
     right, valid = mean([o.value for o in outcomes]), [o for o in outcomes if o.valid]
     cost_usd = mean_or_none([o.known_cost_usd for o in outcomes])
     seconds = [o.seconds for o in outcomes]
+    known = [o for o in outcomes if o.correct and o.minimal_steps]
+    needed = sum(o.minimal_steps for o in known)
+    mark_names = dict.fromkeys(name for outcome in outcomes for name in outcome.marks)
+    asked = _asked(valid)
     return Figures(
         n=n,
         accuracy=right,
@@ -102,7 +106,7 @@ def figures(outcomes: Sequence[Outcome]) -> Figures:
         valid=_share(o.valid for o in outcomes),
         accuracy_given_valid=mean([o.value for o in valid]),
         steps=mean([o.steps for o in valid]),
-        steps_over_minimal=_over_minimal(outcomes),
+        steps_over_minimal=sum(max(o.steps, o.minimal_steps) for o in known) / needed if known else None,
         one_step_in_one=_share_or_none(o.steps == 1 for o in outcomes if o.minimal_steps == 1),
         parallel_fans=_share_or_none(
             o.marks.get("parallel", False) for o in outcomes if o.correct and o.tags.get("shape") == "fan"
@@ -123,8 +127,8 @@ def figures(outcomes: Sequence[Outcome]) -> Figures:
         by_shape=groups(outcomes, lambda o: o.tags.get("shape", "")),
         by_combination=groups(outcomes, lambda o: o.tags.get("combination", "") if o.depth > 1 else ""),
         by_pair=groups(outcomes, lambda o: o.tags.get("pair_kind", "")),
-        marks={name: _share(o.marks.get(name, False) for o in outcomes) for name in _mark_names(outcomes)},
-        worker_shares=_worker_shares(valid),
+        marks={name: _share(o.marks.get(name, False) for o in outcomes) for name in mark_names},
+        worker_shares={name: count / asked.total() for name, count in asked.most_common()},
         steps_histogram=_steps_histogram(valid),
         planned_again=sum(bool(o.asked_before) for o in outcomes) or msgspec.UNSET,
     )
@@ -150,7 +154,7 @@ def pairs(outcomes: Iterable[Outcome]) -> dict[str, str]:
 
 
 def _interval(outcomes: Sequence[Outcome]) -> tuple[float, float]:
-    """Of the accuracy, 95%."""
+    """The 95% interval of the accuracy."""
     found, group = scores(outcomes), pairs(outcomes)
     if len(set(group.values())) == len(found):
         return wilson(mean([o.value for o in outcomes]) * len(found), len(found))
@@ -158,7 +162,7 @@ def _interval(outcomes: Sequence[Outcome]) -> tuple[float, float]:
 
 
 def scores(outcomes: Iterable[Outcome]) -> dict[str, float]:
-    """Question -> how right it was: the mean of its repeats."""
+    """Question -> the part of its answer that was right, the mean of its repeats."""
     found: dict[str, list[float]] = defaultdict(list)
     for outcome in outcomes:
         found[outcome.task].append(outcome.value)
@@ -166,8 +170,8 @@ def scores(outcomes: Iterable[Outcome]) -> dict[str, float]:
 
 
 def oracle(alone: Iterable[Outcome]) -> list[Outcome]:
-    """The best choice of one worker per question: the cheapest that was right, else the cheapest. One whose cost is
-    unknown comes after those whose cost is known."""
+    """The best choice of one worker per question: the cheapest right worker, otherwise the cheapest worker. A worker of
+    unknown cost comes after those of known cost."""
     found: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in alone:
         found[outcome.task].append(outcome)
@@ -178,7 +182,7 @@ def oracle(alone: Iterable[Outcome]) -> list[Outcome]:
 
 
 def cheap_first(cost_usd: float | None) -> tuple[bool, float]:
-    """A key to sort by: an unknown cost is not cheap, and comes last."""
+    """A sort key by which an unknown cost comes last."""
     return cost_usd is None, cost_usd or 0.0
 
 
@@ -188,7 +192,7 @@ def groups(
     *,
     group_of: Callable[[Sequence[Outcome]], Group] | None = None,
 ) -> dict[str, Group]:
-    """The outcomes by name; those without one are left out."""
+    """The outcomes by name; outcomes without a name are left out."""
     found: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
         found[name_of(outcome)].append(outcome)
@@ -196,7 +200,7 @@ def groups(
 
 
 def kind_of(outcome: Outcome) -> str:
-    """What kind of question it was: shape and depth where the task says so, else the task's own word for it."""
+    """The kind of question: shape and depth if the task has them, otherwise the task's own kind."""
     shape = outcome.tags.get("shape", "")
     return f"{shape} {outcome.depth}" if shape else outcome.kind
 
@@ -225,25 +229,11 @@ def _steps_histogram(valid: Sequence[Outcome]) -> dict[str, int]:
     return {str(steps): count for steps, count in sorted(Counter(o.steps for o in valid).items())}
 
 
-def _over_minimal(outcomes: Sequence[Outcome]) -> float | None:
-    known = [o for o in outcomes if o.correct and o.minimal_steps]
-    return sum(max(o.steps, o.minimal_steps) for o in known) / sum(o.minimal_steps for o in known) if known else None
-
-
-def _worker_shares(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    asked = _asked(outcomes)
-    return {name: count / asked.total() for name, count in asked.most_common()}
-
-
 def _asked(outcomes: Sequence[Outcome]) -> Counter[str]:
-    """Shares of the steps of all rounds; a worker that was asked in vain counts."""
+    """The shares of the steps of all rounds, including steps whose answers were not used."""
     asked = Counter(name for o in outcomes for name in o.asked_before)
     asked.update(step.worker for o in outcomes if o.plan for step in o.plan.steps)
     return asked
-
-
-def _mark_names(outcomes: Iterable[Outcome]) -> list[str]:
-    return list(dict.fromkeys(name for outcome in outcomes for name in outcome.marks))
 
 
 def _share(truths: Iterable[bool]) -> float:
@@ -260,25 +250,25 @@ def _share_or_none(truths: Iterable[bool]) -> float | None:
 
 SINGLE = "single:"
 LEAST_SHARED = 0.9
-"""Share of the questions that all workers must have answered: workers asked different ones cannot be compared."""
+"""The share of questions that all workers must have answered. Workers that were asked different ones have no order."""
 
 
 class Alone(msgspec.Struct, frozen=True):
-    """One worker, asked every question by itself."""
+    """The figures of one worker that is asked every question alone."""
 
     n: int
     accuracy: float
     interval: tuple[float, float]
     cost_usd_per_question: float | None
-    """None: no price is known."""
+    """None if its price is unknown."""
     tokens: float
     seconds: float
-    """A question's mean."""
+    """The mean of a question."""
 
 
 class Capacity(msgspec.Struct, frozen=True):
     n: int
-    """Questions that every worker answered."""
+    """The number of questions that every worker answered."""
     workers: dict[str, Alone]
     """From best to worst."""
     best: str
@@ -286,11 +276,11 @@ class Capacity(msgspec.Struct, frozen=True):
     oracle_interval: tuple[float, float]
     complementarity: float
     all_right: float
-    """Share of the questions that every worker gets right: there is nothing to choose there."""
+    """The share of the questions that every worker gets right; a choice changes nothing there."""
 
 
 def capacity(outcomes: Sequence[Outcome]) -> Capacity | None:
-    """Computed from the workers' own answers; None if fewer than two answered the same questions."""
+    """Computed from the workers' own answers; None if fewer than two workers answered the same questions."""
     found = {name.removeprefix(SINGLE): of for name, of in by_planner(outcomes).items() if name.startswith(SINGLE)}
     if len(found) < 2:
         return None
@@ -354,7 +344,7 @@ def pareto(rows: Mapping[str, Figures]) -> list[str]:
 
 
 def in_hindsight(outcomes: Sequence[Outcome], planners: Sequence[str], *, seed: int) -> dict[str, Any]:
-    """Against the single worker that turned out best on these very questions.
+    """The comparison with the single worker that turned out best on these very questions.
 
     If several workers are nearly as good, the choice on other folds flips between them and loses by it. A planner that
     only beats the unlucky choice has not shown much.
@@ -372,19 +362,19 @@ def in_hindsight(outcomes: Sequence[Outcome], planners: Sequence[str], *, seed: 
 
 
 def ceiling(outcomes: Sequence[Outcome], *, leaving_out: Collection[str] = (ORACLE,)) -> list[Outcome]:
-    """The best planner of each kind of question, the cheaper where two tie: what knowing the kind could come to.
+    """The best planner of each kind of question, of equals the cheaper: the accuracy that knowing the kind could reach.
 
-    For recorded answers; the gym and live pools, where plans can be tried, have ceilings of their own. Chosen on the
-    very questions it is counted on, it flatters, the more so the more planners and the fewer questions of a kind.
+    For recorded answers; the gym and live pools, where plans can be tried, have ceilings of their own. It is chosen on
+    the very questions it is counted on, so it flatters, the more so with more planners and fewer questions of a kind.
     """
     found: dict[str, dict[str, list[Outcome]]] = defaultdict(lambda: defaultdict(list))
     for outcome in outcomes:
         if outcome.planner not in leaving_out:
             found[kind_of(outcome)][outcome.planner].append(outcome)
-    best = [min(tried.values(), key=_right_then_cheap) for tried in found.values()]
+
+    def rank(outcomes: Sequence[Outcome]) -> tuple[float, bool, float]:
+        """Right first, then cheap, by means: a planner that was asked fewer questions of the kind is no better."""
+        return -mean([o.value for o in outcomes]), *cheap_first(mean_or_none([o.known_cost_usd for o in outcomes]))
+
+    best = [min(tried.values(), key=rank) for tried in found.values()]
     return [msgspec.structs.replace(outcome, planner=CEILING) for chosen in best for outcome in chosen]
-
-
-def _right_then_cheap(outcomes: Sequence[Outcome]) -> tuple[float, bool, float]:
-    """A planner that was asked fewer questions of the kind is not the better for it: the mean decides."""
-    return -mean([o.value for o in outcomes]), *cheap_first(mean_or_none([o.known_cost_usd for o in outcomes]))

@@ -55,7 +55,7 @@ def as_html(report: Report) -> str:
 
 
 def pareto_front(rows: Mapping[str, Figures]) -> list[str]:
-    """The planners that nothing beats on accuracy at the same cost or less, the cheapest first. References are none."""
+    """The planners that no other beats on accuracy at the same cost or less, the cheapest first, without references."""
     return pareto({name: row for name, row in rows.items() if name not in REFERENCES})
 
 
@@ -169,7 +169,7 @@ def _facts(report: Report) -> Markup:
 
 
 def _setting_text(value: object) -> str:
-    """The same whether the report was just made or read from its JSON, which has no tuples."""
+    """The setting as text, the same for a new report and for one read from JSON, which has no tuples."""
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
@@ -211,9 +211,9 @@ pre{white-space:pre-wrap;overflow-wrap:anywhere;background:var(--soft);padding:.
 
 
 MOST_BARS = 12
-"""Of a plot by task or kind: the largest ones."""
+"""The most bars of a plot by task or kind; the largest ones are shown."""
 OPENED = ("conductor", "language", "masrouter", "knn", "routerdc")
-"""Whose plots by kind are unfolded at once: the first of these that took part, else the first of all."""
+"""The plots by kind of the first of these planners that took part, otherwise of the first planner, are unfolded."""
 
 Histogram = Mapping[str, float]
 
@@ -232,7 +232,7 @@ def plan_plots(report: Report) -> Markup:
     ]
     missing = [name for name, row in asked.items() if len(row.by_kind) > 1 and row.worker_shares and not uses[name]]
     if missing:
-        note = f"Not told by kind, as the report they are from did not count that: {', '.join(missing)}."
+        note = f"Not shown by kind, because their report did not count that: {', '.join(missing)}."
         parts.append(tag("p", note, class_="note"))
     return joined(*parts)
 
@@ -274,7 +274,7 @@ def _uses(report: Report, planner: str) -> dict[str, _Use]:
 
 
 def _largest(groups: Mapping[str, Figures] | Mapping[str, Group]) -> list[str]:
-    """The names of those with the most questions, in their own order."""
+    """The names of the groups with the most questions, in their own order."""
     by_size = sorted(groups, key=lambda name: -groups[name].n)[:MOST_BARS]
     return [name for name in groups if name in by_size]
 

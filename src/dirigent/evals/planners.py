@@ -1,4 +1,4 @@
-"""The planners of an evaluation: named, checked, fitted on the training split and put to work.
+"""The planners of an evaluation: their names are checked, they are fitted on the training split and become entries.
 
 `dirigent.planners` lists them and says how each is made. This module decides the rest: the names that can be used, the
 examples that a planner learns from, the local workers that its plans call, its steps and rounds. The planners
@@ -51,13 +51,13 @@ TRAINED = tuple(spec.name for spec in PLANNERS if spec.planned_by == "trained wo
 
 
 def default_planners(pool: str) -> tuple[str, ...]:
-    """The planners that take part if none is named, on a pool that is `live`, `recorded` or the `gym`."""
+    """The planners of an evaluation that names none, on a pool that is `live`, `recorded` or the `gym`."""
     figures = {"live": (ORACLE,)}.get(pool, (ORACLE, CEILING))
     return (*(spec.name for spec in PLANNERS if pool in spec.default_on), *figures)
 
 
 async def fit_planners(names: Sequence[str], fitting: Fitting, *, own: Sequence[PlannerSpec] = ()) -> list[Fitted]:
-    """The planners named, fitted, in that order; figures are left out. `own` are planners that no table lists."""
+    """The named planners, fitted, in that order; figures are left out. `own` are planners outside the table."""
     fitting = msgspec.structs.replace(fitting, same=fitting.same or same_for)
     brought = {spec.name: spec for spec in own}
     found = []
@@ -125,7 +125,7 @@ def require_whole(
 
 def chosen_before(record: Record, names: Sequence[str], tasks: Sequence[Task]) -> bool:
     """Whether one of these planners has answered a question of the test already. Then the outcomes that it was chosen
-    by stay, lost runs too: asked again, they might lead to another choice, which would get the first one's answers."""
+    by stay, even lost runs: asked again, they might lead to another choice under the first choice's name."""
     return any(record.finished(name, task.id) is not None for name in names for task in tasks)
 
 
@@ -158,14 +158,14 @@ def by_limits(fitted: Sequence[Fitted], limits: Limits) -> dict[Limits, list[Fit
 
 
 Ask = Callable[[Sequence[Entry], Sequence[Task]], Awaitable[list[Outcome]]]
-"""Asks these entries these questions, with everything else settled."""
+"""Asks these entries these questions; the caller has settled everything else."""
 
 
 class Rollouts:
     """Carries out plans for training questions, for planners that learn from plans.
 
-    The entry is named after the plan, so a plan that the record holds is not paid again. A plan that names a worker its
-    question was not offered with teaches nothing. After the first plan that could not be paid, none is tried.
+    The entry is named after the plan, so a plan that the record holds is not paid again. A plan that names a worker
+    outside the question's pool teaches nothing. After the first plan that could not be paid, no other plan is tried.
     """
 
     @staticmethod
@@ -188,7 +188,7 @@ class Rollouts:
         return outcomes[0].value, outcomes[0].cost_usd
 
     def require_paid(self) -> None:
-        """Refuse a planner that was fitted on a part of the plans."""
+        """Raises ConfigError for a planner that was fitted on a part of the plans."""
         if self._out_of_money:
             raise cap_reached("masrouter was fitted", leave_out="masrouter")
 

@@ -1,12 +1,11 @@
-"""Plots of a report as inline SVG (accuracy against cost, and shares as stacked bars), and the markup they are made of.
+"""Plots of a report as inline SVG (accuracy against cost, and shares as stacked bars), and the markup that makes them.
 
 Drawn by hand so that a page needs no other file: no script, no font, no address. Colours come from the page's own
-style, so
-that light and dark both work; every plot has a title and a description for people who do not see it, and no meaning
-depends on colour alone: points carry their names, bars their figures.
+style, so that light and dark both work. Every plot has a title and a description for people who do not see it, and no
+meaning depends on colour alone: points carry their names, bars their figures.
 
-Text of a model may be in any place of a page: a question, an answer, a worker's name. So there is one way to make an
-element, `tag`, and only what it made itself passes unescaped.
+Any place of a page may hold a model's text: a question, an answer, a worker's name. So there is one way to make an
+element, `tag`, and only the results of `tag` pass unescaped.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ VOID = frozenset({"meta", "br", "circle", "line", "rect", "polyline"})
 """Elements without an end tag in HTML, or drawn without content in SVG."""
 
 UNSEEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-"""Control characters: no page can show them, and some cannot stand in one."""
+"""Control characters: a page can show none of them and may not contain some of them."""
 
 
 class Markup(str):
-    """Text that is markup already. Only `tag` and `joined` make it, and a page's own constants."""
+    """Text that is markup already. Only `tag`, `joined` and a page's own constants make it."""
 
     __slots__ = ()
 
@@ -40,7 +39,7 @@ Child = str | Markup | None
 
 
 def tag(name: str, /, *children: Child, **attributes: str | float | None) -> Markup:
-    """An element. `class_` is `class`, `stroke_width` is `stroke-width`; an attribute with the value None is left
+    """An element. `class_` becomes `class`, `stroke_width` becomes `stroke-width`; an attribute that is None is left
     out."""
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escaped(_number(value))}"'
@@ -78,7 +77,7 @@ LEFT, RIGHT, TOP, BOTTOM = 56, 150, 24, 48
 BAR, GAP, LABEL, ABOVE = 22, 6, 150, 6
 COLOURS = 8
 LOG_FROM = 20.0
-"""Costs that differ by more than this are shown on a logarithmic axis."""
+"""The ratio of costs from which the axis is logarithmic."""
 
 
 Height = Callable[[float], float]
@@ -88,7 +87,7 @@ Height = Callable[[float], float]
 class Point(msgspec.Struct, frozen=True):
     name: str
     cost_usd: float
-    """Of a question."""
+    """The cost of one question."""
     accuracy: float
     interval: tuple[float, float]
     reference: bool = False
@@ -96,7 +95,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 def scatter(points: Sequence[Point], front: Sequence[str], *, title: str) -> Markup:
-    """Accuracy against cost; the line joins those that nothing beats at the same cost or less."""
+    """Accuracy against cost; the line joins the points that no other beats at the same cost or less."""
     if not points:
         return tag("p", "Nothing was measured.")
     x, ticks = _cost_axis([point.cost_usd for point in points])
@@ -120,8 +119,8 @@ def scatter(points: Sequence[Point], front: Sequence[str], *, title: str) -> Mar
 
 
 def stacked_bars(rows: Mapping[str, Mapping[str, float]], *, title: str, series: Sequence[str] = ()) -> Markup:
-    """A bar a row, its parts as shares of their sum. `series` is the order of all parts that may occur, and with it
-    their colours, so that several plots agree; without it that of their occurrence."""
+    """One bar for each row, its parts as shares of their sum. `series` fixes the order and the colours of all possible
+    parts, so that several plots agree; without it, parts are in the order in which they occur."""
     there = dict.fromkeys(name for parts in rows.values() for name, part in parts.items() if part > 0)
     if not there:
         return tag("p", "Nothing was measured.")
@@ -143,7 +142,7 @@ def _shares(parts: Mapping[str, float], *, order: Sequence[str]) -> dict[str, fl
 
 
 def _bar(label: str, shares: Mapping[str, float], colours: Mapping[str, str], *, top: float) -> Markup:
-    """A row: its name, and a piece for each part, with its share if there is room."""
+    """A row: its name, and a piece for each part, with the share if there is room."""
     drawn = [tag("text", _cut(label), x=LABEL - 8, y=top + BAR * 0.7, class_="label end")]
     left = float(LABEL)
     for name, share in shares.items():
@@ -208,7 +207,7 @@ def _axes(costs: Sequence[tuple[float, str]], shares: Sequence[float], y: Height
 
 
 def _lead(x: float, y: float, label_y: float) -> Markup:
-    """From a dot to its name."""
+    """A line from a dot to its name."""
     return tag("line", x1=x + 6, y1=y, x2=WIDTH - RIGHT + 6, y2=label_y, class_="lead")
 
 
@@ -228,7 +227,7 @@ def _mark(point: Point, x: float, y: Height, *, label_y: float, colour: int) -> 
 
 
 def _spread(heights: Sequence[float], *, apart: float = 15.0) -> list[float]:
-    """Heights of labels, pushed down and then up again so that none covers another; their order stays."""
+    """The heights of labels, moved down and then up again until no label covers another; their order stays."""
     apart = min(apart, (HEIGHT - BOTTOM - TOP) / max(len(heights), 1))
     order = sorted(range(len(heights)), key=lambda i: heights[i])
     placed = list(heights)
@@ -271,7 +270,7 @@ def _figure(drawn: Sequence[Markup], *, width: float, height: float, title: str,
 
 
 def _colour(number: int) -> str:
-    """Eight colours, and the same again paler."""
+    """One of eight colours, then the same eight in pale."""
     return f"part c{number % COLOURS}" + (" pale" if number // COLOURS % 2 else "")
 
 

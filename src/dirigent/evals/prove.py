@@ -1,4 +1,4 @@
-"""Prove: what a policy is worth on questions that nothing was learned from.
+"""Prove: the value of a policy on questions that it did not learn from.
 
 A table with every worker's answers to new questions has an exact value for every plan over first steps. The learned
 policy, at each of its prices, and the plain fixed plans chosen with it are compared with the best single worker (best
@@ -9,25 +9,28 @@ with the same text count as one.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
+from statistics import fmean, median
+from typing import TypeVar
 
 import msgspec
 import numpy as np
 
 from dirigent.errors import ConfigError
 from dirigent.evals.front import Mark, svg_front
-from dirigent.learn.deals import DealtTable, Ints, Judged, deal, judged
+from dirigent.learn.deals import DealtTable, Judged, deal, judged
 from dirigent.learn.orders import replay
 from dirigent.learn.policy import Point, Policy, mark_of
+from dirigent.learn.policy_fit import paired_interval, reachable, voted
 from dirigent.learn.selector import Floats, Selector
 from dirigent.learn.table import Table
 
-Z_95 = 1.959964
+T = TypeVar("T")
 
 
-class Row(msgspec.Struct, frozen=True):
+class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     """A planner at a price."""
 
     planner: str
@@ -39,6 +42,25 @@ class Row(msgspec.Struct, frozen=True):
     """Accuracy less the best single worker's."""
     low: float
     high: float
+    seconds: float | None = None
+    """The median of a run, if the planner was asked live."""
+
+
+class LiveRun(msgspec.Struct, frozen=True):
+    """What a planner did with one question when it was asked live."""
+
+    right: float
+    cost: float
+    """In the table's unit."""
+    calls: int
+    seconds: float
+
+
+class Live(msgspec.Struct, frozen=True):
+    """A planner that was asked live, and its runs by question."""
+
+    planner: str
+    runs: Mapping[str, LiveRun]
 
 
 class Standard(msgspec.Struct, frozen=True):
@@ -59,13 +81,16 @@ class Proof(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-def prove(folder: Path, table: Table, *, where: str, limit: int | None = None) -> Proof:
-    """The comparison on the table's questions; raises ConfigError if the table is of another pool."""
+def prove(folder: Path, table: Table, *, where: str, limit: int | None = None, live: Sequence[Live] = ()) -> Proof:
+    """The comparison on the table's questions; raises ConfigError if the table is of another pool.
+
+    `live` has planners that were asked the same questions live; each gets a row named `NAME, live`.
+    """
     policy = Policy.load(folder)
     if not policy.points:
         raise ConfigError(f"{folder} has nothing to prove: {policy.why}")
     _same_pool(policy, table, where)
-    new = [q for q in table.questions if np.uint64(mark_of(q.text)) not in set(policy.seen)]
+    new = unseen(policy, table.questions, text=lambda question: question.text)
     notes = []
     if len(new) < len(table.questions):
         notes.append(f"{len(table.questions) - len(new)} questions that the policy learned from are left out")
@@ -80,10 +105,18 @@ def prove(folder: Path, table: Table, *, where: str, limit: int | None = None) -
     )  # fmt: skip
     dealt = deal(some, where=where, workers=policy.workers)
     selector = Selector.load(folder)
-    return compared(policy, dealt, judged(dealt, selector), notes=[*notes, *dealt.left_out])
+    return compared(policy, dealt, judged(dealt, selector), notes=[*notes, *dealt.left_out], live=live)
 
 
-def compared(policy: Policy, table: DealtTable, seen: Judged, *, notes: Sequence[str] = ()) -> Proof:
+def unseen(policy: Policy, questions: Sequence[T], *, text: Callable[[T], str]) -> list[T]:
+    """Returns the questions that the policy did not learn from."""
+    seen = set(policy.seen.tolist())
+    return [question for question in questions if mark_of(text(question)) not in seen]
+
+
+def compared(
+    policy: Policy, table: DealtTable, seen: Judged, *, notes: Sequence[str] = (), live: Sequence[Live] = ()
+) -> Proof:
     """The policy's every point, its plain plans, and the standards it is measured by."""
     hashed = table.hashed.astype(np.float64)
     group = policy.kind_of(hashed)
@@ -105,13 +138,21 @@ def compared(policy: Policy, table: DealtTable, seen: Judged, *, notes: Sequence
         calls = float(np.where(novel, len(point.plain), worth.calls).mean())
         learned.append(row("learned", point.price, right, cost, calls))
         plain.append(row("fixed", point.price, fixed_right, fixed_cost, float(len(point.plain))))
+    asked = []
+    for one in live:
+        if len(runs := [one.runs[id] for id in table.ids if id in one.runs]) < len(table):
+            notes = [*notes, f"{one.planner} answered {len(runs)} of {len(table)} questions and has no row"]
+            continue
+        right, cost = np.array([run.right for run in runs]), np.array([run.cost for run in runs])
+        at = row(f"{one.planner}, live", 0.0, right, cost, fmean(run.calls for run in runs))
+        asked.append(msgspec.structs.replace(at, seconds=median(run.seconds for run in runs)))
     votes = [
         row(f"vote of {count} by {table.workers[best]}", 0.0, *voted(table, (best,) * count), float(count))
         for count in range(2, table.samples[best] + 1)
     ] or [
         row(f"vote of {count} workers", 0.0, *voted(table, tuple(panel)), float(count))
         for count in range(2, min(5, len(table.workers)) + 1)
-        if (panel := np.argsort(-table.single.mean(0))[:count]) is not None and _reachable(table, panel)
+        if (panel := np.argsort(-table.single.mean(0))[:count]) is not None and reachable(table, panel.tolist())
     ]
     known = table.single.argmax(1)
     places = np.arange(len(table))
@@ -125,35 +166,13 @@ def compared(policy: Policy, table: DealtTable, seen: Judged, *, notes: Sequence
             float(table.single.max(1).mean()),
             float(table.cost[places, :, known, 0].mean()),
         ),
-        front=(*learned, *plain),
+        front=(*learned, *plain, *asked),
         equal_cost_vote=tuple(votes),
         questions=len(table),
         unit=table.unit,
         verdict=_verdict(policy, learned, named),
         notes=tuple(notes),
     )
-
-
-def voted(table: DealtTable, order: Sequence[int]) -> tuple[Floats, Floats]:
-    """Right answers and cost of a vote over these calls, all asked at once; ties go to programs."""
-    state, cost = 0, np.zeros(len(table))
-    asked = [0] * len(table.workers)
-    for worker in order:
-        cost += table.cost[:, :, worker, asked[worker]].mean(1)
-        asked[worker] += 1
-        state = int(table.after[state, worker])
-        if state < 0:
-            raise ConfigError(f"a vote of {len(order)} calls was not recorded")
-    if len(order) == 1:
-        return table.single[:, order[0]], cost
-    return table.vote_ties[:, :, state].mean(1), cost
-
-
-def paired_interval(diff: Floats, clusters: Ints) -> tuple[float, float]:
-    """The 95% interval of a mean difference, with the questions of one cluster counted together."""
-    sums = np.bincount(clusters, diff - diff.mean())
-    half = Z_95 * float(np.sqrt((sums**2).sum())) / len(diff)
-    return float(diff.mean()) - half, float(diff.mean()) + half
 
 
 def as_json(proof: Proof) -> Mapping[str, object]:
@@ -175,9 +194,10 @@ def as_page(proof: Proof, *, name: str) -> str:
     notes = "".join(f"<li>{escape(note)}</li>" for note in proof.notes)
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>Does it pay?</title>'
-        "<style>body{font:16px/1.5 system-ui,sans-serif;max-width:48rem;margin:2rem auto;padding:0 1rem}"
+        "<style>:root{color-scheme:light dark}"
+        "body{font:16px/1.5 system-ui,sans-serif;max-width:48rem;margin:2rem auto;padding:0 1rem}"
         "table{border-collapse:collapse;font-size:14px}td,th{padding:.2rem .6rem;text-align:right;"
-        "border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}</style>"
+        "border-bottom:1px solid #8888}td:first-child,th:first-child{text-align:left}</style>"
         f"<h1>Does it pay?</h1><p><strong>{escape(proof.verdict)}</strong></p>{picture}"
         f"<p>{proof.questions:,} questions that nothing was learned from. The best single worker on them is "
         f"{escape(proof.best_single.name)}: {100 * proof.best_single.accuracy:.1f}% at "
@@ -205,17 +225,8 @@ def _same_pool(policy: Policy, table: Table, where: str) -> None:
             )
 
 
-def _reachable(table: DealtTable, order: Ints) -> bool:
-    state = 0
-    for worker in order:
-        state = int(table.after[state, worker])
-        if state < 0:
-            return False
-    return True
-
-
 def _verdict(policy: Policy, learned: Sequence[Row], best: Standard) -> str:
-    """One sentence about the operating point in use; if none is, about the most that any point shows."""
+    """One sentence about the operating point in use; without one, about the point that shows the most."""
     if policy.on:
         point: Point = policy.point(policy.active)
         at = learned[policy.points.index(point)]

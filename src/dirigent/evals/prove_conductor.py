@@ -14,11 +14,12 @@ import numpy as np
 import torch
 
 from dirigent.errors import ConfigError
-from dirigent.evals.prove import Proof, Row, Standard, paired_interval
+from dirigent.evals.prove import Proof, Row, Standard
 from dirigent.learn.base import Base
 from dirigent.learn.decoder import Adapter
 from dirigent.learn.grpo import greedy_plans
 from dirigent.learn.policy import mark_of
+from dirigent.learn.policy_fit import paired_interval
 from dirigent.learn.roles_table import Answered
 from dirigent.learn.sampler import BatchedSampler
 from dirigent.learn.saved_conductor import SavedConductor

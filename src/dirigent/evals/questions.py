@@ -28,17 +28,17 @@ from dirigent.tasks.task import Task
 
 DOUBTED = frozenset({"bigcodebench", "bigcodebench_hard"})
 """Sets whose own reference solutions do not all pass in our sandbox: their tests patch the program's modules or share
-files with it, and program and tests are kept apart here. So the references are run first."""
+files with it, but the sandbox keeps program and tests apart. So the references run first."""
 
 
 class Questions(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
     tasks: list[Task]
-    """Asked; `kind` is the benchmark's name."""
+    """The questions of the test; `kind` is the benchmark's name."""
     fit: list[Task] = []
-    """Questions for choosing and fitting planners; the test has none of them."""
+    """Questions for choosing and fitting planners. No question of the test is among them."""
     left_out: dict[str, int] = {}
-    """Why questions were left out -> how many."""
+    """Reason for leaving questions out -> how many."""
 
 
 async def gather(
@@ -54,7 +54,7 @@ async def gather(
 ) -> Questions:
     """The questions of these benchmarks: `limit` and `fit` of each."""
     if not names:
-        raise ConfigError("no benchmark is named; say  --tasks gsm8k,math500")
+        raise ConfigError("no benchmark is named; add  --tasks gsm8k,math500")
     for name, number in (("limit", limit), ("fit", fit)):
         if number is not None and number < (1 if name == "limit" else 0):
             raise ConfigError(f"{name} must be {1 if name == 'limit' else 0} or more, not {number}")
@@ -94,7 +94,7 @@ def held_out(size: int, *, fit: int) -> int:
 
 @asynccontextmanager
 async def grading(questions: Questions) -> AsyncIterator[tuple[Questions, Sandbox | None]]:
-    """One sandbox for the whole evaluation, opened only where code is graded; it attacks itself first.
+    """Opens one sandbox for the whole evaluation, only if code is graded. The sandbox attacks itself first.
 
     Questions whose own reference fails in it are left out.
     """
@@ -106,7 +106,7 @@ async def grading(questions: Questions) -> AsyncIterator[tuple[Questions, Sandbo
 
 
 class _Bringer(msgspec.Struct, frozen=True):
-    """Where a benchmark comes from."""
+    """The source of a benchmark: a folder or the hub."""
 
     name: str
     data: Path | None
@@ -115,8 +115,8 @@ class _Bringer(msgspec.Struct, frozen=True):
     progress: Progress
 
     async def training(self, asked: Sequence[str]) -> tuple[list[Task], str]:
-        """Questions to fit on, or why there are none. A year of AIME trains for the other only where that one is not
-        asked itself; one that cannot be fetched is no reason to ask nothing."""
+        """Questions to fit on, or the reason for having none. One year of AIME trains for the other only if it is not
+        asked itself. If the training part cannot be fetched, the benchmark is asked all the same."""
         other = benchmark(self.name).train_from
         if other in asked:
             return [], f"{other}, its training part, is asked itself"
@@ -137,7 +137,7 @@ class _Bringer(msgspec.Struct, frozen=True):
 
 
 def _gradable(tasks: Sequence[Task], left_out: Counter[str]) -> list[Task]:
-    """The tasks that can be judged here; the reasons against the others are counted."""
+    """The tasks that can be judged here; the reasons for leaving others out are counted."""
     kept = []
     for task in tasks:
         why = _against(task)
@@ -177,10 +177,10 @@ def _why_held(name: str, held: int, *, fit: int, why: str) -> str:
 
 
 def _shown(task: Task, name: str, *, split: str = "test") -> Task:
-    """The task as planners get it: under its benchmark's name, told how to close its answer.
+    """The task as planners get it: with its benchmark's name and an instruction on how to end the answer.
 
-    Sets number the questions of each part from 0, and outcomes are known by their question's id, so those to fit on are
-    marked: else a worker's answer to one would be taken for its answer to the other.
+    Sets number the questions of each part from 0, and outcomes are found by their question's id. So questions for
+    fitting get a mark: otherwise an answer to one would be taken for the answer to the other.
     """
     id = task.id if task.id.startswith(name) else f"{name}:{task.id}"
     return msgspec.structs.replace(

@@ -7,7 +7,7 @@
     limit = 200
     max_cost = 20.0
 
-Paths are relative to the recipe; `out` to where the command runs. Carrying it out is the command line's part.
+Paths are relative to the recipe; `out` is relative to the current folder. The command line carries a recipe out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GYM, GYM_SET = "gym", "gym:"
 RECORDED = "recorded:"
 
 PARTS = {"bigcodebench_hard": "bigcodebench"}
-"""Benchmarks whose questions are another's too."""
+"""Benchmarks whose questions also belong to another benchmark."""
 
 
 class EvalRecipe(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,24 +42,24 @@ class EvalRecipe(msgspec.Struct, frozen=True, kw_only=True):
     data: str = ""
     """Folder or file with the benchmarks; without it they come from the hub."""
     limit: int | None = None
-    """Questions of each task; without it all there are, or 200 of the gym."""
+    """Questions of each task; without a limit all questions, or 200 of the gym."""
     fit: int = 60
     """Questions of each task that planners are fitted on."""
     seed: int = 1
     out: str = ""
     max_cost: float | None = None
-    """Most the whole evaluation may cost, in USD."""
+    """The most that the whole evaluation may cost, in USD."""
     concurrency: int = 8
     max_steps: int = 5
     max_output_tokens: int = 4096
-    """Of one reply."""
+    """For one reply."""
     deadline_s: float = 900.0
-    """Of one question."""
+    """For one question."""
     split: Literal["test", "dev", "novel"] = "test"
-    """Of the gym."""
+    """The part of the gym's questions."""
     cards: Literal["train", "held_out"] = "train"
     workers: Literal["exact", "local"] = "exact"
-    """The gym's specialists: by table, or as adapters on this machine."""
+    """The gym's specialists: `exact` ones answer by table, `local` ones are adapters on this machine."""
     adapters: str = ""
     calibration: int = 300
     """Questions of the gym that choose the best worker and the ceiling."""
@@ -78,7 +78,7 @@ class EvalRecipe(msgspec.Struct, frozen=True, kw_only=True):
         if self.max_cost is not None and not self.max_cost >= 0:
             raise ValueError(f"max_cost must be 0 or more, not {self.max_cost:g}")
         if not self.tasks:
-            raise ValueError("tasks names nothing to ask")
+            raise ValueError("tasks is empty; name at least one task")
 
     @property
     def kind(self) -> Literal["gym", "recorded", "live"]:
@@ -102,9 +102,9 @@ def load_recipe(path: Path) -> EvalRecipe:
     return msgspec.structs.replace(
         recipe,
         name=recipe.name or path.stem,
-        pool=_beside(path, recipe.pool),
-        data=_beside(path, recipe.data),
-        adapters=_beside(path, recipe.adapters),
+        pool=_from_recipe(path, recipe.pool),
+        data=_from_recipe(path, recipe.data),
+        adapters=_from_recipe(path, recipe.adapters),
     )
 
 
@@ -114,11 +114,11 @@ def changed(recipe: EvalRecipe, **given: Any) -> EvalRecipe:
     try:
         return checked(msgspec.convert(values, EvalRecipe))
     except (msgspec.ValidationError, ValueError) as error:
-        raise ConfigError(_said(str(error), values)) from None
+        raise ConfigError(_choice_message(str(error), values)) from None
 
 
 def checked(recipe: EvalRecipe) -> EvalRecipe:
-    """Refuses a recipe that would only fail later, before anything is opened."""
+    """Raises ConfigError, before anything is opened, for a recipe that would only fail later."""
     if recipe.kind == "gym":
         if recipe.pool:
             raise ConfigError(f"the gym brings its own workers; leave out  --pool {recipe.pool}, or name a benchmark")
@@ -135,7 +135,7 @@ def checked(recipe: EvalRecipe) -> EvalRecipe:
             if name.partition(":")[0] == GYM:
                 raise ConfigError("the gym and public benchmarks are evaluated apart: two reports")
             if find_benchmark(name) is None:
-                raise ConfigError(f'no family of tasks is called "{name}"{nearest(name, (GYM, *known_benchmarks()))}')
+                raise ConfigError(f'there is no family of tasks "{name}"{nearest(name, (GYM, *known_benchmarks()))}')
         if not recipe.pool:
             raise ConfigError(
                 f"{', '.join(recipe.tasks)} needs models that answer: add  --pool dirigent.toml  for those of a "
@@ -148,7 +148,7 @@ CHOICES = {"split": ("test", "dev", "novel"), "cards": ("train", "held_out"), "w
 NAMED = {"split": "split", "cards": "wording of cards", "workers": "workers"}
 
 
-def _said(error: str, values: dict[str, Any]) -> str:
+def _choice_message(error: str, values: dict[str, Any]) -> str:
     """Returns the message for an unknown choice; other errors already have one."""
     for name, known in CHOICES.items():
         if values[name] not in known:
@@ -156,7 +156,7 @@ def _said(error: str, values: dict[str, Any]) -> str:
     return error.partition(" - at `$")[0]
 
 
-def _beside(recipe: Path, path: str) -> str:
-    """A path of the recipe, from where the command runs; a leading `recorded:` stays."""
+def _from_recipe(recipe: Path, path: str) -> str:
+    """A path of the recipe relative to the current folder; a leading `recorded:` stays."""
     kind, colon, rest = path.partition(":") if path.startswith(RECORDED) else ("", "", path)
     return f"{kind}{colon}{recipe.parent / Path(rest).expanduser()}" if rest else ""

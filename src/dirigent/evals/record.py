@@ -1,13 +1,13 @@
 """Record: the outcomes of an evaluation on disk, one JSON line each, so that nothing finished is ever paid twice.
 
 An `Outcome` is the result of one question under one planner, as small as a report needs it. It is made from a trace;
-the trace itself is stored elsewhere, under the same id. A field that knows what a right plan looks like may inspect the
-plan; its findings are named marks. A call without a known price makes the run's cost unknown, never free: code that
-compares costs asks for `known_cost_usd`.
+the trace itself is stored elsewhere, under the same id. A field that knows the right plan may inspect a plan; its
+findings are named marks. A call without a known price makes the run's cost unknown, never free: code that compares
+costs asks for `known_cost_usd`.
 
-The first line of the file says what was evaluated. Resuming with other questions or another seed is refused. The line
-also says which weights the planners ran on that are models. A model that joins later gets a line of its own; a model
-whose outcomes are here and that has other weights now is refused.
+The first line of the file has the settings of the evaluation. Resuming with other questions or another seed is refused.
+The line also has the digests of the weights of planners that are models. A model that joins later gets a line of its
+own; a model with outcomes in the file and with other weights now is refused.
 
 Every outcome is handed to the operating system at once, so a killed process loses none, and forced to the disk in
 batches, so a power cut loses few. A last line that was cut off is dropped. One evaluation at a time: the file is locked
@@ -45,44 +45,44 @@ Inspect = Callable[[Task, Plan], Mapping[str, bool]]
 """The marks of a plan, by name: `routing`, `parallel`, ..."""
 
 FAULTS = frozenset({"WorkerError", "DeadlineError", "CostError", "GradeError"})
-"""Errors that say more about the infrastructure than about the planner; such a question is asked again on resume, but
-for one whose answer only could not be graded: that is graded again."""
+"""Errors that are more likely the infrastructure's fault than the planner's. Such a question is asked again on resume;
+an answer that only could not be graded is graded again."""
 
 UNGRADED = "GradeError"
 
 OUTCOMES = ".outcomes.jsonl.gz"
-"""How the file of every question's outcome beside a report ends."""
+"""The end of the name of the file with every question's outcome, beside a report."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
     planner: str
     task: str
     repeat: int = 0
-    """Which of several runs of the same question, each with its own noise."""
+    """The number of the run, for a question that is asked several times with different noise."""
     correct: bool = False
     score: float | None = None
-    """How right, where an answer may be right in part; None: as `correct` says."""
+    """The part of the answer that is right, if an answer may be partly right; None: `correct` decides."""
     valid: bool = False
-    """The planner's own first draft was a plan."""
+    """Whether the planner's own first draft was a plan."""
     answer: str = ""
     plan: Plan | None = None
     asked_before: tuple[str, ...] = ()
     """The workers of the steps of earlier rounds, whose plans did not give the answer."""
     minimal_steps: int = 0
-    """Steps of the cheapest right plan; 0 = not known."""
+    """The steps of the cheapest right plan; 0 if that is unknown."""
     calls: int = 0
     planning_calls: int = 0
-    """The calls among them that wrote plans."""
+    """The calls that wrote plans."""
     input_tokens: int = 0
     output_tokens: int = 0
     orchestration_input_tokens: int = 0
     orchestration_output_tokens: int = 0
     cost_usd: float = 0.0
-    """The cost as far as prices are known; a budget counts it."""
+    """The cost of all calls with a known price; a budget counts it."""
     unpriced: tuple[str, ...] = ()
     """Workers that were asked and whose price is unknown."""
     seconds: float = 0.0
-    """As if it had made every call itself, where planners share some."""
+    """The seconds as if the run had made every call itself, even if it shares some."""
     kind: str = ""
     depth: int = 1
     tags: dict[str, str] = {}
@@ -98,7 +98,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def value(self) -> float:
-        """How right it was, between 0 and 1."""
+        """The part of the answer that is right, between 0 and 1."""
         return float(self.correct) if self.score is None else self.score
 
     @property
@@ -116,7 +116,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def failed(self) -> bool:
-        """The infrastructure's fault rather than the planner's."""
+        """Whether the run failed by the infrastructure's fault, not the planner's."""
         return self.error_kind in FAULTS
 
 
@@ -136,8 +136,8 @@ def outcome_of(
     ungraded: str = "",
     planned_by: WorkerInfo | None = None,
 ) -> Outcome:
-    """Returns the outcome of a run. A failed run has no grade: it counts as wrong and has an error. `ungraded` says why
-    grading failed; `planned_by` is the model that wrote the plan, if one did."""
+    """Returns the outcome of a run. A failed run has no grade: it counts as wrong and has an error. `ungraded` is the
+    reason why grading failed; `planned_by` is the model that wrote the plan, if any."""
     usage, answering = trace.usage, trace.plan
     plan = None if answering is None else answering.by_itself()
     first = trace.rounds[0] if trace.rounds else None
@@ -208,10 +208,10 @@ BATCH = 32
 """Outcomes between two fsyncs."""
 
 BEGINS = b'{"about":'
-"""How a record begins."""
+"""The beginning of a record."""
 
 JOINED = b'{"weights":'
-"""How a line begins that is no outcome."""
+"""The beginning of a line that is not an outcome."""
 
 About = Mapping[str, str]
 """The settings that an evaluation's outcomes depend on."""
@@ -225,7 +225,7 @@ class Record:
         self._outcomes = {outcome.key: outcome for outcome in outcomes}
         self._unsynced = 0
         self.cost_usd = sum(o.cost_usd for o in _paid(outcomes))
-        """Everything spent on this evaluation, before and after it was cut."""
+        """All money spent on this evaluation, before and after it was cut."""
 
     @classmethod
     @contextmanager
@@ -235,7 +235,7 @@ class Record:
         """Starts a record or resumes one. An older record that is not resumed is renamed to `.old`. `weights` has the
         digests of the planners that are models and take part this time, by the planner's name before its colon.
         """
-        with _opened(path) as file:
+        with _locked_file(path) as file:
             _refuse_what_is_none(file, path)
             if not resume:
                 _set_aside(file, path)
@@ -250,7 +250,7 @@ class Record:
         return len(self._outcomes)
 
     def finished(self, planner: str, task: str, repeat: int = 0) -> Outcome | None:
-        """Returns the outcome; None if there is none or the infrastructure spoilt it."""
+        """Returns the outcome; None without an outcome or if the infrastructure spoilt it."""
         outcome = self._outcomes.get((planner, task, repeat))
         return None if outcome is None or outcome.failed else outcome
 
@@ -302,7 +302,7 @@ def read_outcomes(path: Path) -> list[Outcome]:
 
 
 def digest(tasks: Sequence[Task]) -> str:
-    """A name for exactly these questions and answers."""
+    """A digest of exactly these questions and answers."""
     return name_of([(task.id, task.question, task.answer) for task in tasks])
 
 
@@ -314,18 +314,18 @@ def fitted_on(tasks: Sequence[Task]) -> str:
 
 
 def name_of(value: object) -> str:
-    """A short name for exactly this value, for an evaluation's settings."""
+    """A short digest of exactly this value, for an evaluation's settings."""
     return hashlib.blake2b(msgspec.json.encode(value), digest_size=8).hexdigest()
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _locked_file(path: Path) -> Iterator[BinaryIO]:
     """Locks the file; a second process is refused before it changes anything."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a+b")
     except OSError as error:
-        raise _unkept(path, error) from None
+        raise _write_error(path, error) from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -351,7 +351,7 @@ def _set_aside(file: BinaryIO, path: Path) -> None:
             part.replace(old)
         file.truncate(0)
     except OSError as error:
-        raise _unkept(path, error) from None
+        raise _write_error(path, error) from None
 
 
 def _refuse_what_is_none(file: BinaryIO, path: Path) -> None:
@@ -362,7 +362,7 @@ def _refuse_what_is_none(file: BinaryIO, path: Path) -> None:
         raise ConfigError(f"{path} is where the outcomes go, and it holds something else; give another --out")
 
 
-def _unkept(path: Path, error: OSError) -> ConfigError:
+def _write_error(path: Path, error: OSError) -> ConfigError:
     return ConfigError(f"the outcomes cannot be kept in {path}: {error}; --out names another place")
 
 

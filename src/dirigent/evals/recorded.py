@@ -198,7 +198,7 @@ class RecordedField(Field):
             return f"{text!r} has more voters than {self.questions.name} has models; write  panel:{most}  or less"
         return ""
 
-    def stands_for(self, name: str) -> str:
+    def planner_of_row(self, name: str) -> str:
         return f"{PANEL}:{self.settings.panel}" if name == VOTE else name
 
     def figures(self, lineup: Lineup, outcomes: Sequence[Outcome]) -> list[Outcome]:

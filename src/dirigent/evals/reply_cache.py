@@ -1,12 +1,11 @@
 """Replies that planners share: an evaluation computes each greedy reply of a model once.
 
-`conductor` and `conductor:2` put the same first prompt to the same weights. Computed twice, they would take twice the
+`conductor` and `conductor:2` send the same first prompt to the same weights. Computed twice, they would take twice the
 time and might differ: requests that are computed together share their arithmetic, so a near-tie may fall the other way,
-and two rounds would differ from one by luck. A specialist that is asked the same subtask with the same results by
-several planners is the
-same case. Only replies at temperature 0 are shared. A sampled worker is asked every time: its attempts are meant to
-differ. A planner pays for a shared reply as if it had asked: tokens, cost and the measured seconds. `took_s` returns
-the seconds of such a run, as `record.py` counts them. The server shares nothing.
+and two rounds would differ from one by luck. The same holds for a specialist that several planners ask the same subtask
+with the same results. Only replies at temperature 0 are shared. A sampled worker is asked every time, because its
+attempts are meant to differ. A planner pays for a shared reply as if it had asked: tokens, cost and the measured
+seconds. `took_s` returns the seconds of such a run, as `record.py` counts them. The server shares nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from dirigent.workers.worker import Worker, Wrapper
 log = logging.getLogger(__name__)
 
 ENDING = ".shared.jsonl"
-"""Of the file beside an evaluation's outcomes."""
+"""The end of the file's name, which is otherwise that of the evaluation's outcomes."""
 
 SHARED = "greedy drafts and replies"
 """The value of `shared` in a report's recipe."""
@@ -42,7 +41,7 @@ NOT_ASKED = frozenset({"deadline", "ledger", "seed"})
 """Fields that do not change a greedy reply: at temperature 0 a seed has no effect."""
 
 MARK = re.compile(rb"<(/?)[0-9a-f]{8}( step \d+)?>")
-"""Around data in a prompt, drawn anew for every run: two runs that ask the same differ in nothing else."""
+"""The marks around data in a prompt, drawn anew for every run: two equal requests differ in nothing else."""
 
 
 class Replies:
@@ -55,7 +54,7 @@ class Replies:
         """Requests that are being answered; the event is set when the reply is there or the call failed."""
 
     @contextmanager
-    def kept_beside(self, outcomes: Path, *, resume: bool) -> Iterator[None]:
+    def stored_beside(self, outcomes: Path, *, resume: bool) -> Iterator[None]:
         """Stores replies in a file beside the outcomes; `resume` begins with the replies of that file. The caller must
         hold the record of these outcomes, so that no other process writes there. A lost file costs time, no answer."""
         path = outcomes.with_suffix(ENDING)
@@ -64,7 +63,7 @@ class Replies:
                 path.unlink(missing_ok=True)
             self._by_key |= _read(path)
         except OSError as error:
-            raise ConfigError(f"shared drafts cannot be kept in {path}: {error}; --out names another place") from None
+            raise ConfigError(f"shared drafts cannot be kept in {path}: {error}; give another --out") from None
         self._path = path
         try:
             yield
@@ -135,12 +134,12 @@ class Shared(Wrapper):
 
 
 def took_s(trace: Trace) -> float:
-    """The seconds of a run as if it had made every call itself: where a reply was given again, those measured then."""
+    """The seconds of a run as if it had made every call itself; a shared reply counts the seconds measured at first."""
     return trace.seconds + sum(_saved_s(round) for round in trace.rounds)
 
 
 def weights_digest(file: Path) -> str:
-    """A name for exactly this file, which may be larger than memory and is read again only once it has changed."""
+    """A digest of exactly this file, which may be larger than memory and is read again only if it has changed."""
     stat = file.stat()
     return _digest(file.resolve(), stat.st_size, stat.st_mtime_ns)
 
@@ -157,7 +156,7 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 def _read(path: Path) -> dict[str, Reply]:
-    """The replies of an earlier run. A line that was cut off is dropped, and its question asked again."""
+    """The replies of an earlier run. A line that was cut off is dropped, and its question is asked again."""
     if not path.exists():
         return {}
     with path.open("r+b") as file:
@@ -182,7 +181,7 @@ def _is_whole(reply: Reply, request: Request) -> bool:
 
 
 def _saved_s(round: Round) -> float:
-    """What sharing saved in a round: drafts one after the other, steps along their critical path."""
+    """The seconds that sharing saved in a round: over its drafts, and along the critical path of its steps."""
     drafts_s = sum(_at_least_s(draft, draft.attempts) - (draft.ended_s - draft.started_s) for draft in round.drafts)
     measured = [
         msgspec.structs.replace(step, ended_s=step.started_s + _at_least_s(step, step.attempts)) for step in round.steps
@@ -191,5 +190,5 @@ def _saved_s(round: Round) -> float:
 
 
 def _at_least_s(record: DraftRecord | StepRecord, attempts: Sequence[Attempt]) -> float:
-    """Returns the seconds of a step; a longer attempt was made earlier, for another planner."""
+    """The seconds of a step; an attempt that took longer was made earlier, for another planner."""
     return max([record.ended_s - record.started_s, *(attempt.seconds for attempt in attempts)])

@@ -52,11 +52,11 @@ from dirigent.evals.tables import (
     replay_note,
     sizes_note,
     spent_rows,
-    standing_note,
     steps_table,
     task_table,
     times_note,
     tokens_sentence,
+    unchanged_rounds_note,
     unpriced_note,
 )
 from dirigent.show.words import usd_text
@@ -73,8 +73,8 @@ OPEN = "open: some runs are missing"
 
 
 def verdict(rows: Mapping[str, Figures], *, references: Sequence[str] = (), complete: bool = True) -> str:
-    """Returns one sentence: the planners that beat the best single worker, and their cost, or that none does; the
-    latter only if no run is missing."""
+    """Returns one sentence: the planners that beat the best single worker and their cost, or that no planner does. The
+    latter needs every run."""
     best = rows.get(BEST)
     if best is None:
         return 'open: add "best" to the planners to compare with the best single worker'
@@ -84,7 +84,7 @@ def verdict(rows: Mapping[str, Figures], *, references: Sequence[str] = (), comp
     if not tried:
         room = [f"{name} {row.versus_best.mean * 100:+.1f}" for name, row in rows.items() if row.versus_best]
         return f"open: no planner was tried; points over the best single worker: {', '.join(room) or 'none known'}"
-    winners = [name for name, row in tried.items() if _wins(row)]
+    winners = [name for name, row in tried.items() if (gain := row.versus_best) and gain.significant and gain.mean > 0]
     losers = [name for name in tried if name not in winners]
     if not winners and not complete:
         return OPEN
@@ -94,10 +94,6 @@ def verdict(rows: Mapping[str, Figures], *, references: Sequence[str] = (), comp
     if not complete:
         return f"{said}; {OPEN}"
     return said + (f"; {_listed(losers)} {_verb(losers)} not" if losers else "")
-
-
-def _wins(row: Figures) -> bool:
-    return row.versus_best is not None and row.versus_best.significant and row.versus_best.mean > 0
 
 
 def _how(row: Figures, best: Figures) -> str:
@@ -132,9 +128,9 @@ task's name begins: files of recorded answers name the parts of a set, such as `
 
 MOST_CHARS = 600
 MOST_EXAMPLES = 24
-"""Beyond one of each planner."""
+"""The most examples, unless there are more planners."""
 MOST_KINDS = 12
-"""With more kinds, nearly every question is a kind of its own, and kinds are not shown one by one."""
+"""With more kinds than this, nearly every question has a kind of its own, so kinds are not shown one by one."""
 
 
 class ExampleStep(msgspec.Struct, frozen=True):
@@ -177,7 +173,7 @@ def examples(
 
 
 def _in_turn(found: Sequence[Example]) -> Iterator[Example]:
-    """One of each planner, then another of each, so that no planner fills the page."""
+    """One example of each planner, then another of each, so that no planner fills the page."""
     seen: Counter[str] = Counter()
     turns: dict[int, list[Example]] = {}
     for example in found:
@@ -350,30 +346,23 @@ def title_of(report: Report) -> str:
 
 def notes_of(report: Report) -> list[str]:
     """The footnotes under the table of all planners, in every form of the report."""
+    # Rows of earlier reports are not compared at equal cost.
+    tables = (report.planners, *report.by_task.values())
+    compared = [{name: row for name, row in rows.items() if name not in report.earlier} for rows in tables]
+    # Models on this machine plan for free: trained ones, and in the gym their untrained base.
+    untrained = {"language"} & set(report.planners) if report.workers in ("exact", "local") else set()
     notes = (
         origins_note(report.planners, report.weights, report.earlier),
         sizes_note(report.sizes),
-        equal_cost_note(_asked_now(report), report.sizes),
-        standing_note(report.planners),
-        planning_note(_planning_at_home(report)),
+        equal_cost_note(compared, report.sizes),
+        unchanged_rounds_note(report.planners),
+        planning_note({*report.weights, *untrained}),
         replay_note(report.recipe),
         left_out_note(report.tasks, report.planners),
         times_note(report.recipe),
         unpriced_note(report.unpriced),
     )
     return [said for said in notes if said]
-
-
-def _asked_now(report: Report) -> list[Mapping[str, Figures]]:
-    """The tables without the rows of earlier reports, which are not compared."""
-    tables = (report.planners, *report.by_task.values())
-    return [{name: row for name, row in rows.items() if name not in report.earlier} for rows in tables]
-
-
-def _planning_at_home(report: Report) -> set[str]:
-    """Whose plans a model on this machine writes: trained ones, and in the gym their base, untrained."""
-    untrained = {"language"} & set(report.planners) if report.workers in ("exact", "local") else set()
-    return {*report.weights, *untrained}
 
 
 def as_markdown(report: Report) -> str:
@@ -415,7 +404,7 @@ def _capacity_parts(report: Report) -> Iterator[str]:
 
 
 def _plan_parts(report: Report) -> Iterator[str]:
-    """What plans were like and how many steps they had, of all tasks and of each."""
+    """The figures of plans and the histogram of their steps, for all tasks and for each."""
     for of, rows in _each_task(report):
         yield from (f"## Plans{of}", _markdown_table(*plan_table(rows)))
         if found := steps_table(rows):
@@ -430,14 +419,14 @@ def _spent_parts(report: Report) -> Iterator[str]:
 
 
 def _each_task(report: Report) -> Iterator[tuple[str, Mapping[str, Figures]]]:
-    """All questions, then each task's behind its name; a task that is all of them is not told twice."""
+    """The rows over all questions, then each task's with its name; a single task is not repeated."""
     yield "", report.planners
     if len(report.by_task) > 1:
         yield from ((f": {task}", rows) for task, rows in report.by_task.items())
 
 
 def provenance(report: Report) -> str:
-    """Where the figures come from, in a line."""
+    """The origin of the figures, in a line."""
     recipe = report.recipe.get("recipe") or "settings in the JSON report"
     said = (
         f"Commit `{report.commit or 'unknown'}`, version {report.version}, {report.date}, seed {report.seed}, {recipe}."
@@ -459,13 +448,9 @@ def provenance(report: Report) -> str:
 
 
 def _named_cells(report: Report, rows: Mapping[str, Figures]) -> list[tuple[str, ...]]:
-    """The cells, with the note of each name beside it."""
-    return [(_named(report, name), *cells) for name, *cells in cells_of(rows, columns_of(report))]
-
-
-def _named(report: Report, name: str) -> str:
-    note = report.notes.get(name, "")
-    return f"{name}  ({note})" if note else name
+    """The cells, with each name's note beside it."""
+    labels = {name: f"{name}  ({note})" for name, note in report.notes.items() if note}
+    return [(labels.get(name, name), *cells) for name, *cells in cells_of(rows, columns_of(report))]
 
 
 def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

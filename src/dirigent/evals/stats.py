@@ -35,8 +35,8 @@ class Difference(msgspec.Struct, frozen=True):
     interval: tuple[float, float]
     """95%, from the resamples."""
     p: float
-    """Two-sided: twice the share of resamples that find no gain, or no loss, whichever is rarer; for answers that are
-    right or wrong never below the exact sign test over the questions on which the two differ."""
+    """Two-sided: twice the share of resamples without a gain, or without a loss, whichever is rarer. For answers that
+    are right or wrong it is never below the exact sign test over the questions on which the two differ."""
     n: int
 
     @property
@@ -75,7 +75,7 @@ def paired_difference(
 
 
 def grouped(values: Sequence[float], groups: Sequence[Hashable]) -> list[list[float]]:
-    """The values of each group, in the order the groups are met."""
+    """The values of each group, in the order of the groups' first values."""
     found: dict[Hashable, list[float]] = {}
     for value, group in zip(values, groups, strict=True):
         found.setdefault(group, []).append(value)
@@ -96,7 +96,7 @@ def share_interval(values: Sequence[float], groups: Sequence[Hashable]) -> tuple
 
 
 def all_or_nothing(differences: Sequence[float]) -> bool:
-    """Whether these are differences of answers that are right or wrong, not of scores in between."""
+    """Whether these are differences of answers that are right or wrong, without scores in between."""
     return all(abs(difference - round(difference)) < TOLERANCE for difference in differences)
 
 
@@ -141,7 +141,7 @@ def sum_or_none(values: Sequence[float | None]) -> float | None:
 
 
 def _two_sided(means: Sequence[float]) -> float:
-    """Never 0: so many resamples cannot show less than one in their number (Davison and Hinkley 1997, 4.2)."""
+    """The two-sided p, never 0: n resamples cannot show less than 1 in n (Davison and Hinkley 1997, 4.2)."""
     at_most = sum(m <= TOLERANCE for m in means)
     at_least = sum(m >= -TOLERANCE for m in means)
     return min(1.0, 2 * (1 + min(at_most, at_least)) / (1 + len(means)))

@@ -4,8 +4,8 @@ A table is a header and rows of cells, the row's name first. Cells are made of f
 was measured; an unknown cost says so. `laid_out` and `in_blocks` fit a table to a terminal's width.
 
 A footnote is a sentence under the tables, so that no figure is mistaken for another. It is made from the report, and
-empty if there is nothing to say. `Weights` and `Earlier` say where the row of a trained planner comes from: its weights
-have a card that limits what their figures may claim, and the row itself may be of an earlier report.
+empty if it has nothing to add. `Weights` and `Earlier` give the origin of a trained planner's row: its weights have a
+card that limits the claims of their figures, and the row itself may come from an earlier report.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dirigent.show.words import seconds_text, usd_text
 from dirigent.workers.worker import Price
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
-"""Header and rows."""
+"""The header and the rows."""
 
 HEADER = (
     "accuracy (95%)", "vs best", "vs equal cost", "valid", "steps", "calls", "tokens", "cost", "p50", "p95",
@@ -34,7 +34,7 @@ PER_CALL = "right per call"
 
 
 def cells_of(rows: Mapping[str, Figures], columns: Sequence[str] = HEADER) -> list[tuple[str, ...]]:
-    """A planner, then these columns."""
+    """Rows of cells: the planner's name, then these columns."""
     return [(name, *(_cell(row, column) if row.n else "–" for column in columns)) for name, row in rows.items()]
 
 
@@ -74,10 +74,14 @@ GROUPS = (
 
 def group_table(rows: Mapping[str, Figures], field: str) -> Table | None:
     """Accuracy by group of questions; None if there are no such groups, or only one."""
-    names = sorted({name for row in rows.values() for name in getattr(row, field)})
+    found: dict[str, Mapping[str, Group]] = {planner: getattr(row, field) for planner, row in rows.items()}
+    names = sorted({name for groups in found.values() for name in groups})
     if len(names) < 2:
         return None
-    cells = [(planner, *(_accuracy(getattr(row, field).get(name)) for name in names)) for planner, row in rows.items()]
+    cells = [
+        (planner, *(_percent(groups[name].accuracy) if name in groups else "–" for name in names))
+        for planner, groups in found.items()
+    ]
     return ("planner", *names), cells
 
 
@@ -86,26 +90,24 @@ def task_table(rows: Mapping[str, Figures], by_task: Mapping[str, Mapping[str, F
     if len(by_task) < 2:
         return None
     found = {name: _by_task(name, by_task) for name in rows}
-    cells = [(name, *(_task_accuracy(of.get(task)) for task in by_task)) for name, of in found.items()]
+    cells = [
+        (name, *(_percent(row.accuracy if (row := of.get(task)) and row.n else None) for task in by_task))
+        for name, of in found.items()
+    ]
     return ("planner", *by_task), cells
 
 
-def _task_accuracy(row: Figures | None) -> str:
-    return _percent(row.accuracy if row and row.n else None)
-
-
 def steps_table(rows: Mapping[str, Figures]) -> Table | None:
-    """The histogram of each planner's steps: what share of its valid plans has so many."""
+    """The histogram of each planner's steps: the share of its valid plans with each number of steps."""
     counts = sorted({int(count) for row in rows.values() for count in row.steps_histogram})
     if not counts:
         return None
-    return ("planner", *map(str, counts)), [(name, *_steps_cells(row, counts)) for name, row in rows.items()]
-
-
-def _steps_cells(row: Figures, counts: Sequence[int]) -> tuple[str, ...]:
-    plans = sum(row.steps_histogram.values())
-    shares = (row.steps_histogram.get(str(count), 0) / plans if plans else None for count in counts)
-    return tuple("–" if not share else _percent(share) for share in shares)
+    cells = []
+    for name, row in rows.items():
+        plans = sum(row.steps_histogram.values())
+        shares = [row.steps_histogram.get(str(count), 0) / plans if plans else None for count in counts]
+        cells.append((name, *("–" if not share else _percent(share) for share in shares)))
+    return ("planner", *map(str, counts)), cells
 
 
 def mean_steps_table(rows: Mapping[str, Figures], by_task: Mapping[str, Mapping[str, Figures]]) -> Table | None:
@@ -114,17 +116,15 @@ def mean_steps_table(rows: Mapping[str, Figures], by_task: Mapping[str, Mapping[
     names = list(by_task) or sorted({kind for row in rows.values() for kind in row.by_kind})
     if len(names) < 2:
         return None
-    cells = [(planner, *(_mean_steps(of.get(name)) for name in names)) for planner, of in groups.items()]
+    cells = [
+        (planner, *(f"{found.steps:.2f}" if (found := of.get(name)) and found.steps else "–" for name in names))
+        for planner, of in groups.items()
+    ]
     return ("planner", *names), cells
 
 
 def _by_task(planner: str, by_task: Mapping[str, Mapping[str, Figures]]) -> dict[str, Figures]:
     return {task: rows[planner] for task, rows in by_task.items() if planner in rows}
-
-
-def _mean_steps(found: Figures | Group | None) -> str:
-    """Returns a dash if there was no valid plan."""
-    return f"{found.steps:.2f}" if found and found.steps else "–"
 
 
 CAPACITY_HEADER = ("worker", "accuracy (95%)", "tokens", "cost a question", "mean time")
@@ -152,7 +152,7 @@ def capacity_sentence(pool: Capacity) -> str:
 
 
 def pool_line(pool: Capacity) -> str:
-    """The same in short, for a terminal."""
+    """The pool's capacity in one line, for a terminal."""
     return (
         f"pool: best worker alone {pool.best} {pool.workers[pool.best].accuracy:.1%} · "
         f"oracle per question {pool.oracle:.1%} · complementarity {pool.complementarity * 100:+.1f} points"
@@ -163,7 +163,7 @@ PLAN_HEADER = ("planner", "valid", "right if valid", "steps / minimal", "one ste
 IN_WORDS = ("decomposition", "routing", "access")
 """Marks of a plan whose subtasks can be recognised."""
 WORDS_ASIDE = ("placed", "wired")
-"""Marks of a plan for a question in other words: its workers and their access."""
+"""Marks of a plan for a question in other words, which judge its workers and their access."""
 
 
 def plan_table(rows: Mapping[str, Figures]) -> Table:
@@ -185,20 +185,20 @@ SPENT_HEADER = ("planner", "calls", "input", "output", "orchestration", "cost", 
 
 
 def spent_rows(rows: Mapping[str, Figures]) -> list[tuple[str, ...]]:
-    return [(name, *_spent_cells(row)) for name, row in rows.items()]
-
-
-def _spent_cells(row: Figures) -> tuple[str, ...]:
-    return (
-        f"{row.calls:.2f}",
-        f"{row.input_tokens:,.0f}",
-        f"{row.output_tokens:,.0f}",
-        f"{row.orchestration_tokens:,.0f}",
-        cost_text(row.cost_usd_per_question),
-        seconds_text(row.seconds_p50),
-        seconds_text(row.seconds_p95),
-        str(row.failed),
-    )
+    return [
+        (
+            name,
+            f"{row.calls:.2f}",
+            f"{row.input_tokens:,.0f}",
+            f"{row.output_tokens:,.0f}",
+            f"{row.orchestration_tokens:,.0f}",
+            cost_text(row.cost_usd_per_question),
+            seconds_text(row.seconds_p50),
+            seconds_text(row.seconds_p95),
+            str(row.failed),
+        )
+        for name, row in rows.items()
+    ]
 
 
 MOA = ("moa", "moa:8")
@@ -248,10 +248,6 @@ def _difference(difference: Difference | None) -> str:
     return f"{difference.mean * 100:+.1f} {'*' if difference.significant else 'ns'}"
 
 
-def _accuracy(group: Group | None) -> str:
-    return "–" if group is None else _percent(group.accuracy)
-
-
 def _percent(share: float | None) -> str:
     return "–" if share is None else f"{share * 100:.1f}"
 
@@ -276,9 +272,10 @@ def laid_out(
     labels = {name: f"{name}  ({note})" for name, note in (notes or {}).items()}
     shown = {name: label for name, label in labels.items() if len(label) <= room}
     table = [[shown.get(name, name), *cells] for name, *cells in table]
-    widths = _widths(table)
+    first, *widths = _widths(table)
+    lines = [[row[0].ljust(first), *map(str.rjust, row[1:], widths)] for row in table]
     return [
-        *(_line(row, widths) for row in table),
+        *((" " * GAP).join(cells).rstrip() for cells in lines),
         *([f"not shown, as {width} characters are too few: {', '.join(left_out)}"] if left_out else []),
         *(f"{name}: {note}" for name, note in (notes or {}).items() if name not in shown),
     ]
@@ -295,11 +292,10 @@ def in_blocks(header: Sequence[str], rows: Sequence[Sequence[str]], *, width: in
             room = width - name_width
         blocks[-1].append(i)
         room -= column + GAP
-    return [line for kept in blocks for line in laid_out([header[i] for i in kept], _only(rows, kept), width=width)]
-
-
-def _only(rows: Sequence[Sequence[str]], kept: Sequence[int]) -> list[list[str]]:
-    return [[row[i] for i in kept] for row in rows]
+    lines: list[str] = []
+    for kept in blocks:
+        lines += laid_out([header[i] for i in kept], [[row[i] for i in kept] for row in rows], width=width)
+    return lines
 
 
 def _left_out(
@@ -320,27 +316,22 @@ def _widths(table: Sequence[Sequence[str]]) -> list[int]:
     return [max(map(len, column)) for column in zip(*table, strict=True)]
 
 
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-    return (" " * GAP).join([row[0].ljust(widths[0]), *cells]).rstrip()
-
-
 # ---- footnotes -------------------------------------------------------------------------------------------
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose figures they are: a trained adapter, as its card says."""
+    """The origin of a trained adapter's figures, as its card says."""
 
     recipe: str
     commit: str
-    """Of this repository, when it was trained."""
+    """The commit of this repository when the adapter was trained."""
     sha256: str
     claims: str = ""
-    """The claim of its figures, as a predicate behind its name."""
+    """The claim that its figures may support, as a predicate after its name."""
 
 
 class Earlier(msgspec.Struct, frozen=True, kw_only=True):
-    """When a row was measured that is not of this evaluation."""
+    """The origin of a row that an earlier evaluation measured."""
 
     commit: str
     date: str
@@ -358,7 +349,11 @@ def origins_note(planners: Collection[str], weights: Mapping[str, Weights], earl
     then = [name for name in kinds if name in earlier]
     now = [name for name in kinds if name not in earlier]
     claims = {name: weights[name].claims.rstrip(". ") for name in (*then, *now) if name in weights}
-    parts = [_measured(name, earlier[name], claims.get(name, "")) for name in then]
+    parts = []
+    for name in then:
+        at, on = earlier[name].commit[:7] or "unknown", earlier[name].date or "an unknown day"
+        claim = f": it {claims[name]}" if claims.get(name) else ""
+        parts.append(f"`{name}` was measured at commit `{at}`, on {on}{claim}")
     for number, name in enumerate(now):
         if claimed := claims.get(name):
             said_before = claimed in (claims.get(other) for other in now[:number])
@@ -368,11 +363,6 @@ def origins_note(planners: Collection[str], weights: Mapping[str, Weights], earl
     said = "; ".join(parts) + "."
     names = " and ".join(f"`{name}`" for name in then)
     return f"{said} {NOT_AGAIN.format(names=names, was='was' if len(then) == 1 else 'were')}" if then else said
-
-
-def _measured(name: str, when: Earlier, claimed: str) -> str:
-    said = f"`{name}` was measured at commit `{when.commit[:7] or 'unknown'}`, on {when.date or 'an unknown day'}"
-    return f"{said}: it {claimed}" if claimed else said
 
 
 SHARED_CALLS = (
@@ -405,7 +395,7 @@ def times_note(recipe: Mapping[str, Any]) -> str:
 
 
 def is_replay(recipe: Mapping[str, Any]) -> bool:
-    """Whether answers came from a file: only there are questions dealt into folds."""
+    """Whether answers came from a file: only those evaluations deal questions into folds."""
     return "folds" in recipe
 
 
@@ -439,7 +429,7 @@ def offered_note(recipe: Mapping[str, Any], planners: Collection[str], notes: Ma
 
 
 def left_out_note(tasks: Mapping[str, Any], planners: Collection[str]) -> str:
-    """Which planners cannot work on these questions by construction, and why; those in the table are not named."""
+    """The planners that cannot work on these questions by construction, and why; those in the table are left out."""
     cannot: Mapping[str, str] = tasks.get("cannot", {})
     reasons: dict[str, list[str]] = {}
     for name, why in cannot.items():
@@ -474,38 +464,30 @@ def planning_note(at_home: Collection[str]) -> str:
     )
 
 
-def standing_note(rows: Mapping[str, Figures]) -> str:
+def unchanged_rounds_note(rows: Mapping[str, Figures]) -> str:
     """Names planners whose later rounds changed nothing: their row equals the row in one round, except for the cost of
     asking."""
-    return " ".join(_standing_words(name) for name, row in rows.items() if _let_stand(row, rows.get(_in_one(name))))
-
-
-def _in_one(name: str) -> str:
-    """Returns the name in one round of a planner whose number counts rounds; else an empty name."""
-    parsed = parse_name(name)
-    spec = find_planner(parsed.kind)
-    trained = spec is not None and spec.planned_by == "trained worker"
-    return parsed.kind if trained and (parsed.number or 1) > 1 else ""
-
-
-def _let_stand(row: Figures, one: Figures | None) -> bool:
-    """Compares the rows. The workers asked are counted over all rounds, so a second plan shows even in old reports."""
-    if one is None or not row.n or row.planned_again:
-        return False
-    return all(getattr(row, field) == getattr(one, field) for field in SAME_ROW)
-
-
-def _standing_words(name: str) -> str:
-    which = "second round" if name.endswith(":2") else "later rounds"
-    return (
-        f"{name}'s {which} accepted every answer: no question was planned again, and its row differs from "
-        f"{_in_one(name)}'s only by the cost of asking again."
-    )
+    said = []
+    for name, row in rows.items():
+        parsed = parse_name(name)
+        spec = find_planner(parsed.kind)
+        counts_rounds = spec is not None and spec.planned_by == "trained worker" and (parsed.number or 1) > 1
+        one = rows.get(parsed.kind) if counts_rounds else None
+        if one is None or not row.n or row.planned_again:
+            continue
+        # The workers asked are counted over all rounds, so a second plan shows even in old reports.
+        if all(getattr(row, field) == getattr(one, field) for field in SAME_ROW):
+            which = "second round" if name.endswith(":2") else "later rounds"
+            said.append(
+                f"{name}'s {which} accepted every answer: no question was planned again, and its row differs from "
+                f"{parsed.kind}'s only by the cost of asking again."
+            )
+    return " ".join(said)
 
 
 def sizes_note(sizes: Mapping[str, Sizing]) -> str:
     """States the real cost of each planner that should cost as much as another; or why that was impossible."""
-    said = [words for name, sizing in sizes.items() for words in _sized_words(name, sizing)]
+    said = [words for name, sizing in sizes.items() for words in _sizing_sentences(name, sizing)]
     if any(one.ratio is not None for sizing in sizes.values() for one in (sizing, *_sizing_by_task(sizing).values())):
         said.append(
             "The number of samples follows from the money spent on these very questions, never from a grade. "
@@ -514,19 +496,19 @@ def sizes_note(sizes: Mapping[str, Sizing]) -> str:
     return " ".join(said)
 
 
-def _sized_words(name: str, sizing: Sizing) -> Iterator[str]:
+def _sizing_sentences(name: str, sizing: Sizing) -> Iterator[str]:
     """Yields a sentence for all tasks together, then one for each task with another result: an unequal cost, or no
     sizing. If only some tasks were sized, there is no sentence for all."""
     by_task = _sizing_by_task(sizing)
     mixed = sizing.ratio is None and any(one.ratio is not None for one in by_task.values())
     if not mixed:
-        yield _words(name, sizing)
+        yield _sizing_sentence(name, sizing)
     for task, one in by_task.items():
         if mixed or (sizing.ratio is not None and not equal(one.cost_usd, one.target_usd)):
-            yield f"On {task}, {_words(name, one)}"
+            yield f"On {task}, {_sizing_sentence(name, one)}"
 
 
-def _words(name: str, sizing: Sizing) -> str:
+def _sizing_sentence(name: str, sizing: Sizing) -> str:
     if sizing.ratio is None:
         return f"{name} has its usual number of samples, not an equal cost: {sizing.why_not}."
     said = f"{name} cost {sizing.ratio:.2f} x {sizing.measure}'s"

@@ -35,7 +35,8 @@ from dirigent.learn.selector import (
 from dirigent.learn.table import Answer, Table
 
 MOST_CALLS = 10
-MOST_STATES = 320
+MOST_STATES = 1_100
+"""Ten workers with one answer each have 1,024. If fewer were allowed, a plan could make three or four calls only."""
 DEALS = 4
 WHOLE = 0.6
 """A worker that answered a smaller share of the questions takes no part."""
@@ -359,6 +360,7 @@ def _row_of(question: str, answers: Sequence[Answer], slots: tuple[str, ...]) ->
         workers=slots,
         classes=classes,
         ended=tuple(answer.ended for answer in answers),
+        texts=tuple(answer.text for answer in answers),
         right=tuple(float(np.mean(own)) for own in members),
     )
 

@@ -19,7 +19,7 @@ from dirigent.learn.selector import Floats
 Order = tuple[int, ...]
 """Places of workers in `DealtTable.workers`, in the order in which they are asked."""
 
-BEAM = 2
+BEAM, HOPEFUL = 2, 4
 NEVER = 1.01
 """A threshold that no confidence reaches: every worker of the order is asked."""
 
@@ -73,6 +73,8 @@ class Searchable(msgspec.Struct, frozen=True, eq=False):
     """[workers, calls, columns]"""
     weight: npt.NDArray[np.float32]
     """[columns], of sum 1."""
+    within_reach: npt.NDArray[np.float32]
+    """[columns]: the most that any state gets right."""
     after: list[list[int]]
 
 
@@ -84,42 +86,70 @@ def searchable(table: DealtTable, judged: Judged, questions: Ints, weight: Float
         return np.ascontiguousarray(values[questions].reshape(len(columns), -1).T)
 
     cost = table.cost[questions].reshape(len(columns), *table.cost.shape[2:])
+    right = flat(judged.right)
     return Searchable(
         confidence=flat(judged.confidence),
-        right=flat(judged.right),
+        right=right,
         cost=np.ascontiguousarray(np.moveaxis(cost, 0, -1)).astype(np.float32),
         weight=columns.astype(np.float32),
+        within_reach=right.max(0),
         after=table.after.tolist(),
     )
 
 
 def best_order(group: Searchable, *, price: float, threshold: float, most_calls: int) -> Found:
-    """The order of the greatest utility: the share of right answers less `price` times the cost."""
-    workers = len(group.after[0])
+    """The order of the greatest utility: the share of right answers less `price` times the cost.
+
+    After each call the search goes on from the orders that are best as they are, and from those that could become best
+    if every answer that is still open were picked well. Two cheap workers that must agree are of the second kind.
+    """
     best = Found((), -np.inf)
-    beam: list[tuple[float, Order, int, npt.NDArray[np.float32], float, float]] = [(0.0, (), 0, group.weight, 0.0, 0.0)]
+    beam: list[_Begun] = [_Begun(0.0, 0.0, (), 0, group.weight, 0.0, 0.0)]
     for _ in range(most_calls):
-        grown: dict[int, tuple[float, Order, int, npt.NDArray[np.float32], float, float]] = {}
-        for _, order, state, alive, settled, spent in beam:
-            for worker in range(workers):
-                then = group.after[state][worker]
-                if then < 0:
-                    continue
-                paid = spent + float(alive @ group.cost[worker, order.count(worker)])
-                stops = alive * (group.confidence[then] >= threshold)
-                known = settled + float(stops @ group.right[then])
-                left = alive - stops
-                utility = known + float(left @ group.right[then]) - price * paid
-                if then not in grown or utility > grown[then][0]:
-                    grown[then] = (utility, (*order, worker), then, left, known, paid)
+        grown: dict[int, _Begun] = {}
+        for begun in beam:
+            able = [worker for worker, then in enumerate(group.after[begun.state]) if then >= 0]
+            if not able:
+                continue
+            then = [group.after[begun.state][worker] for worker in able]
+            paid = begun.spent + group.cost[able, [begun.order.count(worker) for worker in able]] @ begun.alive
+            stops = begun.alive * (group.confidence[then] >= threshold)
+            right = group.right[then]
+            known = begun.settled + (stops * right).sum(1)
+            left = begun.alive - stops
+            utility = known + (left * right).sum(1) - price * paid
+            hope = np.maximum(known + left @ group.within_reach - price * paid, utility)
+            for i, worker in enumerate(able):
+                if hope[i] <= best.utility:
+                    continue  # nothing that begins so can be better
+                if then[i] not in grown or utility[i] > grown[then[i]].utility:
+                    order = (*begun.order, worker)
+                    grown[then[i]] = _Begun(
+                        float(utility[i]), float(hope[i]), order, then[i], left[i], float(known[i]), float(paid[i])
+                    )
         if not grown:
             break
-        beam = sorted(grown.values(), key=lambda one: -one[0])[:BEAM]
-        if beam[0][0] > best.utility + 1e-9:
-            best = Found(beam[0][1], beam[0][0])
-        if not any(alive.any() for _, _, _, alive, _, _ in beam):
+        ranked = sorted(grown.values(), key=lambda one: -one.utility)
+        if ranked[0].utility > best.utility + 1e-9:
+            best = Found(ranked[0].order, ranked[0].utility)
+        beam = ranked[:BEAM] + sorted(ranked[BEAM:], key=lambda one: -one.hope)[:HOPEFUL]
+        if not any(one.alive.any() for one in beam):
             break
     return best
+
+
+class _Begun(msgspec.Struct, frozen=True, eq=False):
+    """An order that a search may go on with."""
+
+    utility: float
+    hope: float
+    """The utility if each open question got the best answer that any state picks."""
+    order: Order
+    state: int
+    alive: npt.NDArray[np.float32]
+    """The weight of each column that has not stopped."""
+    settled: float
+    spent: float
 
 
 def clusters(points: npt.NDArray[np.float32], count: int, *, seed: int, rounds: int = 25) -> npt.NDArray[np.float32]:

@@ -88,6 +88,20 @@ class Point(msgspec.Struct, frozen=True):
     """95% interval of the difference."""
 
 
+class FixedPlan(msgspec.Struct, frozen=True):
+    """A vote that asks the same workers about every question, as the table would have answered it."""
+
+    name: str
+    accuracy: float
+    cost: float
+    """Mean of a question."""
+    calls: int
+    diff: float
+    """Accuracy less the best single worker's, on the same questions."""
+    low: float
+    high: float
+
+
 class PolicyFacts(msgspec.Struct, frozen=True):
     """What `policy.json` holds."""
 
@@ -115,6 +129,8 @@ class PolicyFacts(msgspec.Struct, frozen=True):
     novel_above: tuple[float, float]
     """A question is novel if one of its measures of `novelty` is above."""
     left_out: tuple[str, ...] = ()
+    fixed: tuple[FixedPlan, ...] = ()
+    """Fixed plans over the same questions, to compare the points with."""
     format: int = FORMAT
 
 

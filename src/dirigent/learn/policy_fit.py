@@ -26,19 +26,24 @@ from dirigent.learn.deals import DealtTable, Ints, Judged, deal, fit_selector, j
 from dirigent.learn.orders import NEVER, Found, Order, Replayed, Searchable, best_order, clusters, replay, searchable
 from dirigent.learn.policy import (
     PRIOR_SCALE,
+    FixedPlan,
     Kind,
     Point,
     Policy,
     Vectors,
     as_stored,
     cluster_points,
+    mark_of,
     marks_of,
     novelty,
 )
-from dirigent.learn.selector import Floats, Selector, SelectorSettings, cross_fitted_prior
+from dirigent.learn.selector import Floats, Selector, SelectorSettings, cross_fitted_ridge
 from dirigent.learn.table import Table
 
-PRICES = (0.0, 0.005, 0.012, 0.02, 0.03, 0.045, 0.06, 0.08, 0.11, 0.15, 0.22, 0.35, 0.7)
+PRICES = (
+    *(0.0, 0.005, 0.012, 0.02, 0.03, 0.037, 0.045, 0.052, 0.06, 0.07, 0.08),
+    *(0.095, 0.11, 0.13, 0.15, 0.18, 0.22, 0.28, 0.35, 0.5, 0.7),
+)
 """Right answers that one call of the best single worker must be worth."""
 THRESHOLDS = (
     *(0.1, 0.15, 0.2, 0.27, 0.34, 0.41, 0.48, 0.55, 0.62, 0.69, 0.76, 0.83, 0.88, 0.92, 0.95, 0.97, 0.985),
@@ -49,8 +54,12 @@ MARGIN = 0.01
 """`same` may be at most so much worse than the best single worker."""
 Z_ONE_SIDED = 1.644854
 Z_TWO_SIDED = 1.959964
-FAMILIAR_SHARE = 0.975
+FAMILIAR_SHARE = 0.95
 """Of the questions a policy was fitted on, so many are below each limit of novelty."""
+VOTES = (2, 3, 5)
+"""Calls of the fixed plans that are compared with the policy."""
+HEDGE = 1.4
+"""A plain plan for a question of an unknown kind may cost so many times what the point costs."""
 MOST_LABELS = 100_000
 """A need for more labels than this is reported as none being enough."""
 
@@ -67,7 +76,10 @@ class PolicySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     standard_errors: float = 0.0
     """By how many a cluster's own order must gain over that of the clusters above it."""
     prices: tuple[float, ...] = PRICES
-    selector: SelectorSettings = SelectorSettings(subsets=20, trees=120, rows=8_000, learning_rate=0.15, columns=0.3)
+    selector: SelectorSettings = SelectorSettings(subsets=20, trees=240, rows=8_000, learning_rate=0.08, columns=0.3)
+    few: int = 1_000
+    """With fewer questions than this the selector's trees have at most `few_depth` levels."""
+    few_depth: int = 3
     blind: tuple[str, ...] = ()
     """Features that selectors may not see; for ablations."""
     plurality: bool = False
@@ -140,6 +152,7 @@ def fit_policy(
         active="off",
         novel_above=(1.0, 1.0),
         left_out=dealt.left_out,
+        fixed=fixed_plans(dealt, best),
     )
     if len(dealt) < FEWEST_LABELS:
         why = f"{len(dealt)} questions are too few to learn from; {FEWEST_LABELS} are the fewest"
@@ -182,8 +195,11 @@ class CrossFitted:
         first, last = min(without), max(without)
         if (first, last) not in self._selectors:
             rest = np.flatnonzero((self.folds >= 0) & ~np.isin(self.folds, without))
+            settings = self.settings.selector
+            if (self.folds >= 0).sum() < self.settings.few:
+                settings = msgspec.structs.replace(settings, depth=min(settings.depth, self.settings.few_depth))
             self._selectors[first, last] = fit_selector(
-                self.table, rest, seed=self.settings.seed, settings=self.settings.selector, blind=self.settings.blind
+                self.table, rest, seed=self.settings.seed, settings=settings, blind=self.settings.blind
             )
             self.say(f"fitted selector {len(self._selectors)}")
         return self._selectors[first, last]
@@ -261,7 +277,7 @@ def fit_kinds(
     """For every price the orders and thresholds of the clusters, chosen by replay on these questions."""
     hashed = table.hashed[questions].astype(np.float64)
     # In-sample, the ridge would be too sure.
-    prior = cross_fitted_prior(hashed, table.targets[questions], np.random.default_rng(settings.seed))
+    prior = cross_fitted_ridge(hashed, table.targets[questions], np.random.default_rng(settings.seed))[0]
     coarse = clusters(
         prior.astype(np.float32), _count(len(questions), settings.coarse, settings.per_coarse), seed=settings.seed
     )
@@ -372,7 +388,7 @@ def _with_points(
                 price=price,
                 kinds=both[0],
                 at_once=both[1],
-                plain=plain_vote(table, max(cost, policy.baseline_cost)),
+                plain=plain_plan(table, cost),
                 accuracy=float(outcomes.right[p].mean()),
                 cost=cost,
                 calls=float(outcomes.calls[p].mean()),
@@ -427,6 +443,15 @@ def _kinds(
     return tuple(found)
 
 
+def plain_plan(table: DealtTable, cost: float) -> Order:
+    """The plain vote for questions of an unknown kind, at a point of such a cost.
+
+    Which worker is good at them is unknown, so the plan may cost somewhat more than the point.
+    """
+    best = float(single_cost(table, best_single(table, np.arange(len(table)))).mean())
+    return plain_vote(table, max(HEDGE * cost, best))
+
+
 def plain_vote(table: DealtTable, most_cost: float) -> Order:
     """The calls of the best plain vote that costs no more; ties go to programs."""
     calls = table.cost.mean((0, 1))
@@ -439,6 +464,59 @@ def plain_vote(table: DealtTable, most_cost: float) -> Order:
         return (int(calls[:, 0].argmin()),)
     best = int(np.where(allowed, right, -1).argmax())
     return tuple(w for w, count in enumerate(table.states[best].tolist()) for _ in range(count))
+
+
+def fixed_plans(table: DealtTable, best: int) -> tuple[FixedPlan, ...]:
+    """Votes of every worker with itself, and of the best workers with each other, as far as the table has them.
+
+    The best workers are those of this table, so these figures flatter the panels a little.
+    """
+    ranked = np.argsort(-table.single.mean(0), kind="stable").tolist()
+    orders = {f"{table.workers[w]} ×{count}": (w,) * count for w in ranked for count in VOTES if count > 2}
+    orders |= {f"vote of the best {count}": tuple(ranked[:count]) for count in VOTES if count <= len(ranked)}
+    texts = np.unique([mark_of(text) for text in table.texts], return_inverse=True)[1]
+    found = []
+    for name, order in orders.items():
+        if not reachable(table, order):
+            continue
+        right, cost = voted(table, order)
+        diff = right - table.single[:, best]
+        low, high = paired_interval(diff, texts)
+        plan = FixedPlan(name, float(right.mean()), float(cost.mean()), len(order), float(diff.mean()), low, high)
+        found.append(plan)
+    return tuple(found)
+
+
+def voted(table: DealtTable, order: Sequence[int]) -> tuple[Floats, Floats]:
+    """Right answers and cost of a vote over these calls, all asked at once; ties go to programs."""
+    state, cost = 0, np.zeros(len(table))
+    asked = [0] * len(table.workers)
+    for worker in order:
+        cost += table.cost[:, :, worker, asked[worker]].mean(1)
+        asked[worker] += 1
+        state = int(table.after[state, worker])
+        if state < 0:
+            raise ConfigError(f"a vote of {len(order)} calls was not recorded")
+    if len(order) == 1:
+        return table.single[:, order[0]], cost
+    return table.vote_ties[:, :, state].mean(1), cost
+
+
+def reachable(table: DealtTable, order: Sequence[int]) -> bool:
+    """Whether the table has an answer for every one of these calls."""
+    state = 0
+    for worker in order:
+        state = int(table.after[state, worker])
+        if state < 0:
+            return False
+    return True
+
+
+def paired_interval(diff: Floats, clusters: Ints) -> tuple[float, float]:
+    """The 95% interval of a mean difference, with the questions of one cluster counted together."""
+    sums = np.bincount(clusters, diff - diff.mean())
+    half = Z_TWO_SIDED * float(np.sqrt((sums**2).sum())) / len(diff)
+    return float(diff.mean()) - half, float(diff.mean()) + half
 
 
 def _chosen(policy: Policy, outcomes: Outcomes, texts: Sequence[str], labelled: npt.NDArray[np.bool_]) -> Policy:

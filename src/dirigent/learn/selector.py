@@ -33,11 +33,14 @@ MOST_WORKERS = 12
 """Each worker adds six features; a selector over more would need more answers than tables have."""
 WORDS = 1024
 """Buckets of hashed words."""
-RIDGE = 3.0
+RIDGES = (1.0, 3.0, 10.0, 30.0, 100.0)
+"""Strengths of the ridge regression to choose from."""
 LEVELS = 32
 """Values of a feature: 0 to 31."""
 CHUNK = 1 << 16
 
+OPTION = re.compile(r"^\s*\(?([A-Z])[).:]\s+(.+)$", re.MULTILINE)
+WORD = re.compile(r"[a-z]+|\d+(?:\.\d*[1-9])?")
 KINDS = ("integer", "decimal", "letter", "word", "text", "literal", "formula")
 
 Bytes = npt.NDArray[np.uint8]
@@ -59,6 +62,8 @@ class Row(msgspec.Struct, frozen=True):
     """Whether each sample's reply ended before its cap."""
     right: tuple[float, ...] = ()
     """Whether each class is right; only a fit needs it."""
+    texts: tuple[str, ...] = ()
+    """Each sample's whole reply; empty if replies were not kept."""
 
 
 class Selection(msgspec.Struct, frozen=True):
@@ -138,6 +143,7 @@ class Selector(msgspec.Struct, frozen=True):
             workers=tuple(results[i].worker for i in known),
             classes=tuple(shown.index(forms[i]) if forms[i] else -1 for i in known),
             ended=tuple(results[i].ended for i in known),
+            texts=tuple("" if _failed(results[i]) else results[i].text for i in known),
         )
         chances = self.chances(row)
         best = max(range(len(shown)), key=lambda place: chances[place])
@@ -243,23 +249,35 @@ def fit_counted(
         raise ConfigError(
             f"a selector needs right and wrong answers to be fitted on; of these {label.mean():.0%} are right"
         )
-    prior = cross_fitted_prior(hashed, targets, rng)
+    prior, words = cross_fitted_ridge(hashed, targets, rng)
     values = with_prior(values, prior[owner], len(workers))
     for column, name in enumerate(names(workers)):
         if any(name.startswith(one[:-1]) if one.endswith("*") else name == one for one in blind):
             values[:, column] = 0  # a constant feature splits nothing
     base, chosen, thresholds, leaves = boosted(values, label, settings, rng)
-    return Selector(workers, base, chosen, thresholds, leaves, ridge(hashed, targets))
+    return Selector(workers, base, chosen, thresholds, leaves, words)
 
 
-def cross_fitted_prior(hashed: Floats, targets: Floats, rng: np.random.Generator, *, parts: int = 5) -> Floats:
-    """Each row's targets as the ridge regression of the other parts predicts them."""
+def cross_fitted_ridge(
+    hashed: Floats, targets: Floats, rng: np.random.Generator, *, parts: int = 5
+) -> tuple[Floats, Floats]:
+    """Each row's targets as the ridge regression of the other parts predicts them, and the weights of all rows.
+
+    How strong the ridge is, is chosen by what two of the parts say of the fit to the others.
+    """
     part = rng.integers(parts, size=len(hashed))
+    held = [part == one for one in range(parts) if (part == one).any() and (part != one).any()]
+    strength = min(
+        RIDGES,
+        key=lambda ridge_: sum(
+            float(((hashed[own] @ ridge(hashed[~own], targets[~own], ridge_) - targets[own]) ** 2).sum())
+            for own in held[:2]
+        ),
+    )
     priors = np.tile(targets.mean(0), (len(hashed), 1))
-    for one in range(parts):
-        if (part == one).any() and (part != one).any():
-            priors[part == one] = hashed[part == one] @ ridge(hashed[part != one], targets[part != one])
-    return priors
+    for own in held:
+        priors[own] = hashed[own] @ ridge(hashed[~own], targets[~own], strength)
+    return priors, ridge(hashed, targets, strength)
 
 
 def boosted(
@@ -324,9 +342,11 @@ def random_sets(samples: Sequence[str], workers: Sequence[str], count: int, rng:
 
 def _final_of(result: Result, question: str) -> str:
     """The answer in a result; empty if its program failed, or if it states none."""
-    if result.ran is not None and not result.ran.printed:
-        return ""
-    return answer_of(result.text, question=question, grader="exact")
+    return "" if _failed(result) else answer_of(result.text, question=question, grader="exact")
+
+
+def _failed(result: Result) -> bool:
+    return result.ran is not None and not result.ran.printed
 
 
 def worker_scores(row: Row, workers: Sequence[str]) -> list[float]:
@@ -339,12 +359,12 @@ def worker_scores(row: Row, workers: Sequence[str]) -> list[float]:
     return [*means, max(sample_right, default=0.0)]
 
 
-def ridge(inputs: Floats, targets: Floats) -> Floats:
+def ridge(inputs: Floats, targets: Floats, strength: float) -> Floats:
     """The weights of a ridge regression; with fewer rows than columns they are found through the rows."""
     rows, columns = inputs.shape
     if rows < columns:
-        return np.asarray(inputs.T @ np.linalg.solve(inputs @ inputs.T + RIDGE * np.eye(rows), targets))
-    return np.asarray(np.linalg.solve(inputs.T @ inputs + RIDGE * np.eye(columns), inputs.T @ targets))
+        return np.asarray(inputs.T @ np.linalg.solve(inputs @ inputs.T + strength * np.eye(rows), targets))
+    return np.asarray(np.linalg.solve(inputs.T @ inputs + strength * np.eye(columns), inputs.T @ targets))
 
 
 def hashed_words(question: str) -> Floats:
@@ -371,7 +391,7 @@ MARKERS = (
 SHARED = (
     "for it", "best against it", "lead", "share", "answers", "cut off for it", "cut off", "workers for it",
     "alone among samples", "answers of its kind", "kinds", "against it in the question", "cut off against it",
-    "near it",
+    "near it", "same words", "stated by others",
 )  # fmt: skip
 FORM = (
     "kind", "length", "size", "negative", "zero or one", "round", "in the question", "times in the question",
@@ -450,6 +470,7 @@ def counted(row: Row, sets: Mask, workers: tuple[str, ...]) -> tuple[Bytes, Mask
     near = np.array([[_near(one, other) for other in numbers] for one in numbers], dtype=np.int64)
     of_kind = np.stack([total[:, kind == one].sum(1) for one in range(len(KINDS))], axis=1)
     cut = counts @ (member & ~ended).T
+    same_words, stated = _relations(row)
     shared = [
         total,
         against_total,
@@ -465,6 +486,8 @@ def counted(row: Row, sets: Mask, workers: tuple[str, ...]) -> tuple[Bytes, Mask
         each((total * found).sum(1)[:, None]) - total * found,
         each(cut.sum(1)[:, None]) - cut,
         total @ near,
+        total @ same_words,
+        counts @ (stated & ~member).T,
     ]
     by_worker = [
         np.broadcast_to(asked[:, None, :], support.shape),
@@ -492,6 +515,35 @@ def _near(one: float | None, other: float | None) -> bool:
         return False
     factor = abs(one / other)
     return factor == 1 or abs(factor - 1) < 0.01 or factor in (0.01, 0.1, 10, 100, 1000)
+
+
+def _relations(row: Row) -> tuple[npt.NDArray[np.int64], Mask]:
+    """Which answers say the same in other words [classes, classes], and which replies state them [classes, samples].
+
+    `D` and the text of option D say the same, and so do `[1, 2]` and `1, 2`.
+    """
+    said = [_bare(answer) for answer in row.answers]
+    options = {letter: _bare(text) for letter, text in OPTION.findall(row.question)}
+    letter = [answer.strip() in options for answer in row.answers]
+    meant = [options.get(answer.strip(), own) for answer, own in zip(row.answers, said, strict=True)]
+
+    def equal(one: int, two: int) -> bool:
+        if one == two or not said[one].strip() or not said[two].strip():
+            return False
+        if letter[one] != letter[two]:
+            return said[two] in meant[one] if letter[one] else said[one] in meant[two]
+        return said[one] == said[two]
+
+    places = range(len(said))
+    same = np.array([[equal(one, two) for two in places] for one in places], dtype=np.int64)
+    replies = [_bare(text) for text in row.texts] or [""] * len(row.workers)
+    stated = [[bool(own.strip()) and own in reply for reply in replies] for own in meant]
+    return same, np.array(stated, dtype=np.bool_)
+
+
+def _bare(text: str) -> str:
+    """Its words and numbers alone, with a space around each."""
+    return " " + " ".join(WORD.findall(re.sub(r"(?<=\d),(?=\d{3})", "", text.lower()))) + " "
 
 
 def answer_form(answer: str, question: str) -> list[int]:

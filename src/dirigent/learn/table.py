@@ -83,7 +83,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     read: tuple[tuple[str, int], ...] = ()
     """Worker and sample number of each answer that it read."""
     propensity: float | None = None
-    """The chance with which live traffic chose this worker; None: asked on purpose."""
+    """The chance with which live traffic asked this worker first; None: asked later, on purpose or without a lot."""
     estimated: bool = False
     """`right` is an estimate, from agreement or by a judge, and no label."""
     source: str = ""

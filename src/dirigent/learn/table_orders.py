@@ -62,11 +62,13 @@ def searched(recorded: RecordedQuestions, questions: Sequence[int], weights: Flo
         for w, own in enumerate(deal):
             for k, bit in enumerate(own):
                 cost[w, k, :, d] = paid[rows, bit]
+    right = flat(recorded.right.cpu().numpy())
     space = Searchable(
         confidence=flat(recorded.confidence.cpu().numpy()),
-        right=flat(recorded.right.cpu().numpy()),
+        right=right,
         cost=cost.reshape(len(workers), calls, -1),
         weight=np.repeat(weights / weights.sum() / DEALS, DEALS).astype(np.float32),
+        within_reach=right.max(0),
         after=after,
     )
     return Searched(space, rows, tuple(worker.name for worker in workers))
@@ -80,6 +82,7 @@ def weighted(found: Searched, weights: Floats) -> Searched:
         right=np.ascontiguousarray(found.space.right[:, kept]),
         cost=np.ascontiguousarray(found.space.cost[:, :, kept]),
         weight=np.repeat(weights / weights.sum() / DEALS, DEALS)[kept].astype(np.float32),
+        within_reach=np.ascontiguousarray(found.space.within_reach[kept]),
         after=found.space.after,
     )
     return Searched(space, found.questions[weights > 0], found.workers)

@@ -113,7 +113,9 @@ class Joined(msgspec.Struct, frozen=True):
     table: Table
     """To fit orders on: every question has an answer of every worker."""
     rows: Table
-    """To measure cards on: all rows."""
+    """To measure cards on, and to fit a selector: all rows."""
+    live: frozenset[str]
+    """The ids of the judged questions of traffic."""
     left_out: tuple[str, ...] = ()
     """What of the traffic has no part in orders, and which workers have become worse, as sentences."""
 
@@ -152,8 +154,14 @@ def with_traffic(table: Table, traffic: Table) -> Joined:
     whole = {question for question, names in asked.items() if needed <= names}
     if part := len(asked) - len(whole):
         left_out.append(
-            f"{part:,} judged questions were not asked of every worker: they count for cards, and support no order"
+            f"{part:,} judged questions were not asked of every worker: they count for cards and the selector, and "
+            "support no order"
         )
+        if not any(answer.propensity is not None for answer in answers):
+            left_out.append(
+                "no run explored, so nobody knows what the workers would have answered that were not asked; "
+                "`explore = 0.05` in the profile measures them"
+            )
     fitted = _joined(table, traffic, [answer for answer in answers if answer.question in whole])
     return Joined(
         table=msgspec.structs.replace(
@@ -162,6 +170,7 @@ def with_traffic(table: Table, traffic: Table) -> Joined:
             answers=tuple(answer for answer in fitted.answers if answer.worker not in worse),
         ),
         rows=_joined(table, traffic, [answer for answer in answers if answer.question in asked]),
+        live=frozenset(asked),
         left_out=tuple(left_out),
     )
 
@@ -179,23 +188,48 @@ def worse_workers(calibrated: Sequence[Answer], traffic: Sequence[Answer]) -> di
     """Returns the workers that traffic shows to be much worse than calibration did, each with the reason.
 
     The other workers' change is taken off first, because live questions may be harder than calibrated ones. At least
-    one worker is always left.
+    one worker is always left. If the policy explored, the shares are those of `explored_shares`: a worker that is kept
+    for hard questions would else look worse than it is.
     """
-    before, now = _graded_by_worker(calibrated), _graded_by_worker(traffic)
-    drops = {
-        name: fmean(before[name]) - fmean(grades)
-        for name, grades in now.items()
+    before = _graded_by_worker(calibrated)
+    now = {
+        name: (share := fmean(grades), math.sqrt(max(share * (1 - share), 0.05) / len(grades)))
+        for name, grades in _graded_by_worker(traffic).items()
         if name in before and len(grades) >= LEAST_GRADED
     }
+    if explored := explored_shares(calibrated, traffic):
+        now = {name: found for name, found in explored.items() if name in before}
+    drops = {name: fmean(before[name]) - share for name, (share, _) in now.items()}
     found: dict[str, str] = {}
     for name, drop in drops.items():
         others = [other for key, other in drops.items() if key != name]
         usual = max(0.0, median(others)) if others else 0.0
-        mean, share = fmean(before[name]), fmean(now[name])
-        spread = max(mean * (1 - mean), 0.05)
-        noise = math.sqrt(spread / len(now[name]) + spread / len(before[name]))
+        mean, (share, error) = fmean(before[name]), now[name]
+        noise = math.hypot(error, math.sqrt(max(mean * (1 - mean), 0.05) / len(before[name])))
         if drop - usual > FAR and drop - usual > SURE_Z * noise and len(found) + 1 < len(before):
             found[name] = f"right {share:.0%} of the time in traffic, {mean:.0%} when it was calibrated"
+    return found
+
+
+def explored_shares(calibrated: Sequence[Answer], traffic: Sequence[Answer]) -> dict[str, tuple[float, float]]:
+    """Returns each worker's share of right answers over all explored questions of traffic, and its standard error.
+
+    The estimate is doubly robust. It starts from the worker's calibrated share, and corrects it by the worker's own
+    graded answers, each weighted by one over the chance with which the lot or the policy asked it first. So it is right
+    if the chances are, however the policy deals questions out. Empty if nothing was explored; workers with few such
+    answers are left out.
+    """
+    first = [answer for answer in traffic if answer.propensity and answer.right is not None]
+    before = {name: fmean(grades) for name, grades in _graded_by_worker(calibrated).items()}
+    found = {}
+    for name, usual in before.items():
+        own = [answer for answer in first if answer.worker == name]
+        if len(own) < LEAST_GRADED:
+            continue
+        corrections = [((answer.right or 0.0) - usual) / (answer.propensity or 1.0) for answer in own]
+        mean = sum(corrections) / len(first)
+        spread = sum(one**2 for one in corrections) / len(first) - mean**2
+        found[name] = (min(1.0, max(0.0, usual + mean)), math.sqrt(max(spread, 0.0) / len(first)))
     return found
 
 
@@ -311,7 +345,7 @@ def _rows(
         numbers[index] = (step.worker, counts[key])
         counts[key] += 1
         failed = reply.ran is not None and not reply.ran.printed
-        chosen = reason is not None and step.worker in reason.chosen
+        chosen = reason is not None and reason.chosen[:1] == (step.worker,) and index == trace.steps[0].index
         answer = Answer(
             question=question,
             worker=step.worker,

@@ -297,7 +297,7 @@ def write_json(plan: Plan) -> str:
     return json.dumps({**until, "steps": written}, ensure_ascii=False, separators=(",", ":"))
 
 
-# --- what they share ---
+# --- shared by the dialects ---
 
 
 def _check_count(count: int, max_steps: int) -> None:

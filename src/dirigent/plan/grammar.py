@@ -175,7 +175,7 @@ _FRACTION = 'fraction ::= "0." [0-9]{0,3} [1-9]'
 
 
 def _lists_rest(numbers: range, *, stops: bool = False) -> str:
-    """What follows the ids of so many steps. With `stops` the last step reads every step before it."""
+    """The part after the ids of so many steps. With `stops` the last step reads every step before it."""
     count = len(numbers)
     subtasks = "string" + (f' (", " string){{{count - 1}}}' if count > 1 else "")
     entries = [f"access-{index}" for index in numbers]

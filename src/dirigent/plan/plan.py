@@ -92,7 +92,7 @@ class Plan(msgspec.Struct, frozen=True):
         return self.steps[number - self.first]
 
     def by_itself(self) -> Plan:
-        """The same steps numbered from 0, without what they read of earlier rounds."""
+        """The same steps numbered from 0, without access to steps of earlier rounds."""
         if not self.first:
             return self
         own = [tuple(j - self.first for j in step.access if j >= self.first) for step in self.steps]
@@ -112,9 +112,9 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
     left_out: tuple[str, ...] = ()
     """Why workers of the pool take no part, as sentences."""
     switch_cost_usd: float | None = None
-    """What leaving the worker that has read the conversation would cost more; below 0, it costs less and is done."""
+    """The extra cost of leaving the worker that has read the conversation; below 0, leaving is cheaper and is done."""
     propensity: float | None = None
-    """The chance with which this order was chosen, if the policy explores."""
+    """The chance with which the first of these workers was asked first, if the policy explores."""
 
 
 def parse_plan(
@@ -126,7 +126,7 @@ def parse_plan(
     may_accept: bool = False,
     earlier: int = 0,
 ) -> Plan:
-    """Reads the plan in a text; raises `PlanError` if there is none within pool and limits.
+    """Reads the plan in a text; raises `PlanError` if the text has no plan within pool and limits.
 
     `pool` may be the workers' names in the order of their ids; which of them select is then not checked. `earlier` is
     the number of steps in earlier rounds, which the plan's steps may read. `may_accept` allows the empty plan, which

@@ -70,7 +70,7 @@ class Brief(msgspec.Struct, frozen=True):
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """What a planner wrote: a text in a dialect, or a plan."""
+    """A planner's output: a text in a dialect, or a plan."""
 
     text: str = ""
     dialect: Dialect = "lists"
@@ -85,7 +85,7 @@ class Draft(msgspec.Struct, frozen=True):
 
 
 def read_draft(draft: Draft, brief: Brief) -> Plan:
-    """The plan that a draft holds, within the brief's pool and limits; raises `PlanError` if it holds none."""
+    """The plan in a draft, within the brief's pool and limits; raises `PlanError` if the draft has no plan."""
     may_accept, earlier = brief.previous is not None, brief.earlier
     if draft.plan is not None:
         return check_plan(draft.plan, brief.pool, brief.limits, may_accept=may_accept, earlier=earlier)
@@ -106,6 +106,23 @@ class Planner(Protocol):
     async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
         """Returns a draft; raises `WorkerError` if the model behind the planner fails."""
         ...
+
+
+class Shape:
+    """A planner that makes its plan without a model. In a later round it accepts the answer."""
+
+    name: str
+
+    def plan(self, brief: Brief) -> Plan:
+        """The plan of the first round."""
+        raise NotImplementedError
+
+    def at_once(self, brief: Brief) -> Draft:
+        """The draft, without waiting: the conductor needs no timer for it."""
+        return Draft(plan=self.plan(brief) if brief.previous is None else Plan())
+
+    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
+        return self.at_once(brief)
 
 
 class LanguagePlanner:

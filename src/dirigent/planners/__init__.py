@@ -33,7 +33,7 @@ _BY_NAME = {spec.name: spec for spec in PLANNERS}
 
 
 def find_planner(kind: str) -> PlannerSpec | None:
-    """Returns the planner of this name, ours or a plugin's; None if there is none."""
+    """Returns the planner of this name, ours or a plugin's; None if no planner has it."""
     if kind in _BY_NAME:
         return _BY_NAME[kind]
     return _brought(kind) if kind in plugins.entries("planners") else None

@@ -17,25 +17,12 @@ from typing import Literal
 from dirigent.errors import ConfigError
 from dirigent.messages import Observe, ignore
 from dirigent.plan.plan import Dialect, Plan, Reason, Step
-from dirigent.plan.planner import Brief, Draft
+from dirigent.plan.planner import Brief, Draft, Shape
 from dirigent.run.step_prompt import AGREE, ANSWER, CARRY_OUT, OUTLINE, REVIEW, SYNTHESISE
 from dirigent.workers.pool import Pool
 from dirigent.workers.worker import WorkerInfo
 
 Who = str | Sequence[str]
-
-
-class Shape:
-    """A planner that makes its plan without a model. In a later round it accepts the answer."""
-
-    name: str
-
-    def plan(self, brief: Brief) -> Plan:
-        """The plan of the first round."""
-        raise NotImplementedError
-
-    async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
-        return Draft(plan=self.plan(brief) if brief.previous is None else Plan())
 
 
 class Fixed(Shape):
@@ -198,7 +185,8 @@ class Vote(Shape):
 
 
 class Pipeline(Shape):
-    """What people code by hand: one plans, one carries the plan out, one reviews. Unnamed, they are the first."""
+    """A pipeline as people code it by hand: one worker plans, one carries the plan out, one reviews. By default the
+    first three workers do it."""
 
     def __init__(self, planner: Who = "", *, worker: Who = "", reviewer: Who = "", name: str = "pipeline") -> None:
         self.name = name
@@ -277,7 +265,7 @@ def answering(pool: Pool) -> tuple[str, ...]:
 
 
 def named(pool: Pool, worker: str | Sequence[str]) -> str:
-    """The worker wanted: by name, the first of several that the pool has, or with none named the pool's first."""
+    """The worker to ask: the first named worker that the pool has; without names, the pool's first worker."""
     if isinstance(worker, str):
         return pool.require(worker) if worker else answering(pool)[0]
     there = [name for name in worker if name in pool]

@@ -15,9 +15,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from dirigent.errors import ConfigError
 from dirigent.plan.plan import Plan
-from dirigent.plan.planner import Brief
+from dirigent.plan.planner import Brief, Shape
 from dirigent.planners.examples import Example, ranked
-from dirigent.planners.fixed import Shape, question_text, step
+from dirigent.planners.fixed import question_text, step
 
 WORD = re.compile(r"[a-z]{2,}|\d|[^\s\w]")
 COMMON_SHARE = 0.25

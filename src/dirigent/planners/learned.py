@@ -7,18 +7,24 @@ and priced as any plan is. What a policy is and how it is fitted is in `learn/po
 A provider reads the beginning of a conversation again at a tenth of the price, so the next turn stays with the worker
 that has read it unless another is cheaper even so. A conversation with tools has one worker from start to end.
 
+A question unlike all that the policy was fitted on is planned by another planner, if one is given.
+
+With an exploration rate, that share of questions goes to one measured worker by lot. Each reason then has the chance
+with which its first worker was asked first, so that feedback can be weighted (`learn/traffic.py`).
+
 A policy holds for the workers it was fitted on. A worker whose fingerprint differs, or that was never measured, takes
 no part. If no worker is left, the dearest worker of the pool answers alone.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, Protocol
 
 from dirigent.messages import Observe, Usage, asked_text, estimate_tokens, ignore
 from dirigent.plan.plan import Plan, Reason, Step
-from dirigent.plan.planner import Brief, Draft
+from dirigent.plan.planner import Brief, Draft, Planner
 from dirigent.planners.fixed import dearest, question_text, step
 from dirigent.workers.worker import Ability, WorkerInfo
 
@@ -31,7 +37,7 @@ Prefer = Literal["cost", "speed"]
 
 
 class Decision(Protocol):
-    """What a policy says about one question."""
+    """A policy's decision on one question."""
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -50,12 +56,17 @@ class Decision(Protocol):
 
     @property
     def why(self) -> str:
-        """A sentence for people: which kind of question this is, and what the table says of it."""
+        """A sentence for people: the kind of this question, and the table's figures for it."""
         ...
 
     @property
     def baseline(self) -> str:
         """The best single worker."""
+        ...
+
+    @property
+    def novel(self) -> bool:
+        """The question is unlike anything the policy was fitted on."""
         ...
 
 
@@ -85,6 +96,9 @@ class Learned:
         counter: str = "vote",
         prefer: Prefer = "cost",
         at: str = "",
+        unlike: Planner | None = None,
+        explore: float = 0.0,
+        rng: random.Random | None = None,
         name: str = "learned",
     ) -> None:
         self.name = name
@@ -93,12 +107,16 @@ class Learned:
         """The worker of the last step."""
         self._prefer: Prefer = prefer
         self._at = at
+        self._unlike = unlike
+        """Plans for questions unlike all that the policy was fitted on, and after an answer that failed."""
+        self._explore = explore
+        self._rng = rng or random.Random()
 
     async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
         if brief.previous is not None:
-            return Draft(plan=Plan())
+            return await self._unlike.draft(brief, observe=observe) if self._unlike else Draft(plan=Plan())
         known = [name for name in measured(self._policy, brief.pool.infos) if self._can(brief, name)]
-        missing = tuple(left_out(self._policy, brief.pool.infos).values())
+        missing = tuple(left_out(self._policy, brief.pool.infos, new=self._unlike is None).values())
         if not known:
             return self._without_policy(brief, missing)
         decision = self._policy.plan_for(
@@ -110,6 +128,8 @@ class Learned:
         )
         if brief.needs & UNMEASURED:
             return self._alone(brief, decision, known, missing)
+        if decision.novel and self._unlike is not None:
+            return await self._unlike.draft(brief, observe=observe)
         order, why, switch_cost_usd = decision.order, decision.why, None
         warm = next((name for name in _warm(brief) if name in known), "")
         if warm and order[0] not in _warm(brief):
@@ -119,12 +139,20 @@ class Learned:
                 why += f"; stays with {warm}, which has read the conversation{_costs(switch_cost_usd, 'more')}"
             else:
                 why += f"; leaves {warm}, which has read the conversation{_costs(-switch_cost_usd, 'less')}"
+        propensity = None
+        if self._explore and not warm:
+            usual = order[0]
+            if self._rng.random() < self._explore:
+                order = (self._rng.choice(known),)
+                why = f"{order[0]} by lot, to measure it: {self._explore:.1%} of questions are asked so"
+            propensity = self._explore / len(known) + (1 - self._explore) * (order[0] == usual)
         reason = Reason(
             why=why,
             chosen=order,
             baseline=decision.baseline,
             left_out=missing,
             switch_cost_usd=switch_cost_usd,
+            propensity=propensity,
         )
         return Draft(plan=self._plan(brief, order, decision), reason=reason)
 
@@ -169,7 +197,7 @@ REPLY_TOKENS = 300
 
 
 def leaving_usd(brief: Brief, warm: str, other: str) -> float | None:
-    """What the other worker's reply costs more than that of the worker that has read the conversation.
+    """The extra cost of the other worker's reply over that of the worker that has read the conversation.
 
     The other one has to read all of it afresh. None if a price is unknown.
     """
@@ -187,8 +215,8 @@ def measured(policy: FittedPolicy, infos: Sequence[WorkerInfo]) -> tuple[str, ..
     return tuple(i.name for i in infos if not i.reads_results and fingerprints.get(i.name) == i.fingerprint)
 
 
-def left_out(policy: FittedPolicy, infos: Sequence[WorkerInfo]) -> dict[str, str]:
-    """Worker -> why the policy does not use it, as a sentence."""
+def left_out(policy: FittedPolicy, infos: Sequence[WorkerInfo], *, new: bool = True) -> dict[str, str]:
+    """Worker -> why the policy does not use it, as a sentence; without `new` of those alone that have changed."""
     known = measured(policy, infos)
     fingerprints = policy.fingerprints
     return {
@@ -198,5 +226,5 @@ def left_out(policy: FittedPolicy, infos: Sequence[WorkerInfo]) -> dict[str, str
             else f"{info.name} was not measured; `dirigent calibrate` measures it"
         )
         for info in infos
-        if info.name not in known and not info.reads_results
+        if info.name not in known and not info.reads_results and (new or info.name in fingerprints)
     }

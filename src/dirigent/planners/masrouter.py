@@ -19,10 +19,10 @@ import numpy as np
 from dirigent.concurrency import gather_or_cancel
 from dirigent.errors import ConfigError
 from dirigent.plan.plan import Plan, Step
-from dirigent.plan.planner import Brief
+from dirigent.plan.planner import Brief, Shape
 from dirigent.planners.examples import Rollout
 from dirigent.planners.features import Adam, Array, Embedding, fit_embedding, with_constant
-from dirigent.planners.fixed import Shape, question_text, step
+from dirigent.planners.fixed import question_text, step
 from dirigent.planners.knn import offered
 from dirigent.run.step_prompt import ANSWER, FINISH, REVIEW, ROLES
 

@@ -21,21 +21,23 @@ NUMBER = re.compile(
 )
 OPERATION = re.compile(r"\d\s*(?:[-+*/^×÷%]|\*\*)\s*\(?\d|\d\s*(?:times|plus|minus|divided by|mod)\s*\d", re.IGNORECASE)
 ASKS_AMOUNT = re.compile(
-    r"\bhow (?:many|much|long|far|old|fast)\b|\bwhen (?:do|does|will)\b|\bcosts?\b|\bleft\b|\bremain|"
-    r"\bwhat (?:is|are|was) the (?:\w+ )?(?:sum|product|difference|total|average|mean|median|remainder|area|volume|"
-    r"perimeter|probability|interest|number|value|price|percentage|ratio|date|day)\b|"
-    r"\bsolve\b|\bcalculate\b|\bcompute\b|\bpercent\b|%|\bconvert\b",
+    r"\bhow (?:many|much|long|far|old|fast|often)\b|\bwhen (?:do|does|will)\b|\bcosts?\b|\bleft\b|\bremain|"
+    r"\b(?:what|which)\b[^.?!]{0,60}\b(?:sum|product|difference|total|average|mean|median|remainder|area|volume|"
+    r"perimeter|probability|chance|interest|number|value|price|percentage|ratio|date|day|time|pace|speed)\b|"
+    r"\bsolve\b|\bcalculate\b|\bcompute\b|\bpercent\b|%|\bsplit\b|\bshared? equally\b",
     re.IGNORECASE,
 )
+CONVERTS = re.compile(r"\bconvert\b.*\d|\bhow many \w+ (?:are|is|make)\b.*\d", re.IGNORECASE)
 ASKS_COUNT = re.compile(
     r"\bhow many (?:letters|vowels|consonants|words|times|characters|digits|days|weeks|hours|minutes|seconds)\b|"
-    r"\bsort\b|\balphabetical|\breverse[sd]?\b|\bprimes?\b|\bfactorial\b|\bfibonacci\b|\bbinary\b|\bhexadecimal\b|"
-    r"\broman numeral\b|\bleap year\b|\bsquare root\b|\bweekday\b|\bday of the week\b",
+    r"\bhow often does (?:the )?(?:letter|word|digit)\b|\bcount the\b|\bbackwards\b|\bsort\b|\balphabetical|"
+    r"\breverse[sd]?\b|\bprimes?\b|\bdivisors\b|\bfactorial\b|\bfibonacci\b|\bsquares of\b|\bbinary\b|"
+    r"\bhexadecimal\b|\broman numeral\b|\bleap year\b|\bsquare root\b|\bweekday\b|\bday of the week\b",
     re.IGNORECASE,
 )
 WRITES = re.compile(
-    r"^\W*(?:please\s+)?(?:write|explain|describe|tell|translate|summari[sz]e|name|suggest|draft|give me|why|who|"
-    r"what does)\b",
+    r"^\W*(?:please\s+)?(?:write(?! \d)|explain|describe|tell|translate|summari[sz]e|name|suggest|draft|give me|why|"
+    r"who|what does)\b",
     re.IGNORECASE,
 )
 
@@ -52,10 +54,10 @@ class Program:
     async def draft(self, brief: Brief, *, observe: Observe = ignore) -> Draft:
         plain = named(brief.pool, self._worker)
         if brief.previous is not None:
-            last = brief.previous.steps[-1] if brief.previous.steps else None
-            if last is None or last.ran is None or last.ran.printed:
+            answers = [one for one in brief.previous.steps if not brief.pool[one.worker].info.reads_results]
+            if not answers or any(one.ran is None or one.ran.printed for one in answers):
                 return Draft(plan=Plan())
-            return _asking(brief, plain, f"{last.worker}'s program gave no answer")
+            return _asking(brief, plain, f"no program of {answers[-1].worker} gave an answer")
         runs = next((info.name for info in brief.pool.infos if info.runs_programs and not info.reads_results), "")
         if runs and asks_for_a_value(question_text(brief)):
             return _asking(brief, runs, "the question asks for a value that a program can compute")
@@ -63,11 +65,14 @@ class Program:
 
 
 def asks_for_a_value(question: str) -> bool:
-    """Returns whether a program could compute what the question asks for, judged by its words and numbers."""
-    if OPERATION.search(question) or (ASKS_COUNT.search(question) and not WRITES.search(question)):
+    """Returns whether a program could compute the value that the question asks for, judged by its words and numbers."""
+    if OPERATION.search(question):
         return True
-    numbers = len(NUMBER.findall(question))
-    return numbers >= 2 and bool(ASKS_AMOUNT.search(question)) and not WRITES.search(question)
+    if WRITES.search(question):
+        return False
+    if ASKS_COUNT.search(question) or CONVERTS.search(question):
+        return True
+    return len(NUMBER.findall(question)) >= 2 and bool(ASKS_AMOUNT.search(question))
 
 
 def _asking(brief: Brief, worker: str, why: str) -> Draft:

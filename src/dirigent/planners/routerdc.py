@@ -22,10 +22,10 @@ import numpy.typing as npt
 
 from dirigent.errors import ConfigError
 from dirigent.plan.plan import Plan
-from dirigent.plan.planner import Brief
+from dirigent.plan.planner import Brief, Shape
 from dirigent.planners.examples import Example, workers_of
 from dirigent.planners.features import Adam, Array, Embedding, fit_embedding, unit_rows, with_constant
-from dirigent.planners.fixed import Shape, question_text, step
+from dirigent.planners.fixed import question_text, step
 from dirigent.planners.knn import offered
 
 Indices = npt.NDArray[np.int64]

@@ -19,10 +19,10 @@ import numpy as np
 from dirigent.errors import ConfigError
 from dirigent.messages import Reply, Request, Result
 from dirigent.plan.plan import Plan, Step
-from dirigent.plan.planner import Brief
+from dirigent.plan.planner import Brief, Shape
 from dirigent.planners.examples import Example, workers_of
 from dirigent.planners.features import Array, hashed_counts, unit_rows
-from dirigent.planners.fixed import Shape, answering, step
+from dirigent.planners.fixed import answering, step
 from dirigent.planners.knn import Neighbours
 from dirigent.workers.reader import Reader
 
@@ -89,11 +89,11 @@ class SmoothieFit:
         near = self._neighbours.nearest(question, self._count) if self._neighbours and self._count > 0 else []
         if not near:
             return Picking()
-        mean = np.mean([self._of(i) for i, _ in near], axis=0)
+        mean = np.mean([self._distances_on(i) for i, _ in near], axis=0)
         order = [self.workers.index(worker) for worker in among or self.workers]
         return Picking(distances=mean[np.ix_(order, order)], weight=len(near))
 
-    def _of(self, index: int) -> Array:
+    def _distances_on(self, index: int) -> Array:
         if index not in self._distances:
             self._distances[index] = squared_distances(self._replies[index])
         return self._distances[index]

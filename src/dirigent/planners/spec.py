@@ -1,4 +1,4 @@
-"""PlannerSpec: everything that the rest of the house asks about a planner, in one value.
+"""PlannerSpec: everything that other modules need to know about a planner, in one value.
 
 `table.py` lists the planners of this package; plugins bring others (`dirigent.planners`). Configuration, `dirigent
 init`, the command line, evaluations and docs/baselines.md read these values and nothing else, so a planner is added in
@@ -84,6 +84,10 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """The worker of the pool that selects, in which the policy's plans end."""
     counter: str = ""
     """The worker of the pool that takes a vote."""
+    unlike: Planner | None = None
+    """The planner for questions unlike all that the policy was fitted on. Default: the policy's own plain plan."""
+    explore: float = 0.0
+    """The chance with which a policy asks one worker by lot."""
     operating_point: str = ""
     """Of the policy. Default: the one that is active in its folder."""
     prefer: Prefer = "cost"
@@ -184,7 +188,7 @@ class PlannerSpec(msgspec.Struct, frozen=True, kw_only=True):
     fit: Callable[[PlannerName, Fitting], Awaitable[Fitted]] | None = None
     """The planner of an evaluation; None if an evaluation cannot use it."""
     learns_from: Literal["", "examples", "plans"] = "examples"
-    """What `fit` needs: nothing, each worker's answers on the training split, or also plans that are carried out."""
+    """The needs of `fit`: nothing, each worker's answers on the training split, or also plans that are carried out."""
     extra: str = ""
     """The extra of the package that it needs, such as `eval`."""
     rounds: int = 1
@@ -226,7 +230,7 @@ def check_argument(name: PlannerName, spec: PlannerSpec, workers: Sequence[str])
         case "worker":
             if name.argument not in workers:
                 hint = nearest(name.argument, workers)
-                raise ConfigError(f"no worker is called {name.argument!r}, which '{name}' asks for{hint}")
+                raise ConfigError(f"'{name}' asks for the worker {name.argument!r}, which does not exist{hint}")
         case "layers":
             layers_of(name)
         case "number":
@@ -238,7 +242,7 @@ def check_argument(name: PlannerName, spec: PlannerSpec, workers: Sequence[str])
 
 
 MOA_CALLS = 8
-"""Calls of Mixture-of-Agents if none are named, as in the Conductor paper's comparison."""
+"""The default calls of Mixture-of-Agents, as in the Conductor paper's comparison."""
 
 
 def layers_of(name: PlannerName) -> tuple[int, int]:
@@ -252,6 +256,6 @@ def layers_of(name: PlannerName) -> tuple[int, int]:
 
 
 def noise_seed(seed: int, task: Task, repeat: int) -> int:
-    """A seed that is the same for every planner, so that a worker's luck with a question is no planner's advantage."""
+    """A seed that is the same for every planner, so that a worker's luck with a question favours no planner."""
     text = f"{seed} {task.id} {repeat}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 34  # 30 bits: every server takes those

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from dirigent.tasks.task import Task
 
 VOTE_SAMPLES, SELF_MOA_SAMPLES, TURNS, PANEL, TEAM = 5, 6, 5, 3, 5
-"""Sizes if none is named: self-consistency of 5 and 5 turns of reflection as in the Conductor paper, 6 samples as in
+"""Default sizes: self-consistency of 5 and 5 turns of reflection as in the Conductor paper, 6 samples as in
 the Self-MoA paper, MasRouter's largest team."""
 
 
@@ -104,7 +104,7 @@ async def _self_moa(name: PlannerName, fitting: Fitting) -> Fitted:
 def _samples(
     name: PlannerName, of: Callable[[int], Planner], usual: int, fitting: Fitting, *, cost: SampleCost
 ) -> Fitted:
-    """The best worker several times. The number is open unless the name says it."""
+    """The best worker several times. The number is open unless the name has one."""
     best, samples = fitting.ranking[0], name.number or usual
     sampled = None if name.number else Sampled(best, of, cost, mean_costs_usd(fitting.examples)[best])
     note = f"{best}, {samples} samples"
@@ -311,6 +311,8 @@ def _learned(setup: Setup) -> Planner:
         counter=setup.counter,
         prefer=setup.prefer,
         at=setup.operating_point,
+        unlike=setup.unlike,
+        explore=setup.explore,
     )
 
 

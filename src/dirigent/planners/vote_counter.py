@@ -17,7 +17,7 @@ Same = Callable[[str, str], Awaitable[bool]]
 """Returns whether two replies give the same answer; a reply equals itself only if it gives an answer."""
 
 UNDECIDED = "The answers differ."
-"""The reply of a counter that needs agreement and finds none."""
+"""The reply of a counter that needs agreement and does not find it."""
 
 
 class Counting(Reader):

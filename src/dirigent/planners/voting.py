@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dirigent.errors import ConfigError
 from dirigent.messages import Observe, ignore
 from dirigent.plan.plan import Plan, Step
-from dirigent.plan.planner import Brief, Draft
-from dirigent.planners.fixed import Shape, step
+from dirigent.plan.planner import Brief, Draft, Shape
+from dirigent.planners.fixed import step
 from dirigent.planners.vote_counter import UNDECIDED
 
 COUNT = "Count equal answers."

@@ -266,14 +266,13 @@ class _Steps:
 
     def _restore(self, done: Mapping[int, asyncio.Event]) -> None:
         """Restores what an earlier execution settled: steps that ended, and steps that still wait for their tools."""
-        needed = _needed_for_last(self.plan)
         for index, record in self.prior.items():
             if is_final(record) or record.asks_for_tools:
                 self.records[index] = record
                 done[index].set()
             if record.status == "done" and record.reply is not None:
                 self.results[index] = record.result(record.reply)
-            elif record.status == "failed" and index in needed:
+            elif record.status == "failed" and index in _needed_for_last(self.plan):
                 self._fail(index, WorkerError(record.error))
 
     async def _carry_out(self, index: int, done: Mapping[int, asyncio.Event]) -> None:
@@ -314,7 +313,8 @@ class _Steps:
             base = request.messages[: len(request.messages) - len(record.tool_traffic)]
             record = msgspec.structs.replace(record, worker=name, messages=base)
             try:
-                reply = await self._timed(worker, request, record.index)
+                self.observe(StepStarted(self.round_number, record.index, name))
+                reply = await self._within_deadline(worker, request, record.index, observe=self._deltas(record.index))
                 self._check_tool_rounds(record, reply)
                 if request.may_call:
                     _check_whole_calls(record, reply)
@@ -360,10 +360,6 @@ class _Steps:
             )
             error.attempts = reply.attempts
             raise error
-
-    async def _timed(self, worker: Worker, request: Request, index: int) -> Reply:
-        self.observe(StepStarted(self.round_number, index, worker.info.name))
-        return await self._within_deadline(worker, request, index, observe=self._deltas(index))
 
     async def _within_deadline(self, worker: Worker, request: Request, index: int, *, observe: Observe) -> Reply:
         """One call, held to the step's deadline."""

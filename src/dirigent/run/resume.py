@@ -147,9 +147,11 @@ def unfinished_workers(trace: Trace) -> set[str]:
     return workers
 
 
-def budget_left(trace: Trace, *, parent: Ledger | None) -> Budget:
-    """The run's budget, less the money and tokens already used."""
+def budget_left(trace: Trace, *, parent: Ledger | None) -> Ledger | None:
+    """The run's budget, less the money and tokens already used; the parent alone if the run has no cap of its own."""
     limits = trace.limits
+    if limits.max_cost_usd is None and limits.max_run_output_tokens is None:
+        return parent
     budget = Budget(max_cost_usd=limits.max_cost_usd, max_output_tokens=limits.max_run_output_tokens, parent=parent)
     if trace.rounds:
         budget.spent_usd = trace.cost_usd

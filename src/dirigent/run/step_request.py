@@ -47,7 +47,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
     def answers(self, index: int) -> bool:
         """Whether the step writes a text that may be the answer: the last step, or each that it selects from."""
-        last = self.plan.step(self.plan.last)
+        last = self.plan.steps[-1]
         if self.workers[last.worker].info.selects:
             return index in last.access
         return self.is_last(index)

@@ -200,9 +200,10 @@ class Trace(msgspec.Struct, frozen=True):
         steps = self.steps
         if not steps:
             return None
-        reply = steps[-1].reply
-        chosen = reply.chosen.step if reply is not None and reply.chosen is not None else steps[-1].index
-        return next((step for step in steps if step.index == chosen), steps[-1])
+        last = steps[-1]
+        if last.reply is None or (chosen := last.reply.chosen) is None:
+            return last
+        return next((step for step in steps if step.index == chosen.step), last)
 
     @property
     def steps(self) -> tuple[StepRecord, ...]:
@@ -210,12 +211,16 @@ class Trace(msgspec.Struct, frozen=True):
 
         The last of them is the answering step.
         """
+        if len(self.rounds) == 1:  # nearly always
+            return self.rounds[0].steps
         answering = self._answering([r for r in self.rounds if r.steps])
         before = itertools.takewhile(lambda r: r is not answering, self.rounds)
         return (*itertools.chain.from_iterable(r.steps for r in before), *answering.steps)
 
     def _answering(self, rounds: Sequence[Round]) -> Round:
         """The last of these rounds; in a run that is done, the last one that gave an answer."""
+        if len(rounds) == 1:
+            return rounds[0]
         answered = [r for r in rounds if r.steps and r.steps[-1].status == "done"] if self.status == "done" else ()
         return (answered or rounds or (Round(()),))[-1]
 

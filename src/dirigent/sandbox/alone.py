@@ -31,7 +31,10 @@ from dirigent.sandbox.launch import Child, Ran, SandboxError, finished
 from dirigent.sandbox.profile import INSIDE, SYSTEM_TREE, Profile
 
 WATCH_S = 0.1
-"""Between two looks at the scratch folder. It is on the host's disk, and no limit of a process bounds its sum."""
+"""Between two looks at the scratch folder. It is on the host's disk, and no limit of a process bounds its sum.
+
+A program can write more than `scratch_bytes` between two looks. It gains nothing by that: the folder is looked at once
+more when the program has ended, a program that wrote too much has no output, and the folder is deleted."""
 MOST_FILES = 1000
 
 
@@ -97,14 +100,15 @@ class Alone:
             env={"HOME": str(scratch), "TMPDIR": str(scratch), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
         )
         child = Child(process, Group(()))
-        overfull = asyncio.Event()
-        watch = asyncio.create_task(_watch(scratch, profile, process, overfull))
+        watch = asyncio.create_task(_watch(scratch, profile, process))
         try:
             ran = await finished(child, profile=profile, stdin=frame(source) + stdin)
         finally:
             watch.cancel()
             await asyncio.shield(child.end())
-        return msgspec.structs.replace(ran, ended="flooded", code=-1) if overfull.is_set() else ran
+        if await asyncio.to_thread(_overfull, scratch, profile):
+            return msgspec.structs.replace(ran, ended="flooded", code=-1, stdout=b"", stderr=b"")
+        return ran
 
     def _command(self, profile: Profile, scratch: Path) -> list[str]:
         box = self.folder / "box"
@@ -136,26 +140,24 @@ def _limits(profile: Profile) -> dict[str, int]:
     }
 
 
-async def _watch(scratch: Path, profile: Profile, process: asyncio.subprocess.Process, overfull: asyncio.Event) -> None:
+async def _watch(scratch: Path, profile: Profile, process: asyncio.subprocess.Process) -> None:
     """Ends the program when its scratch folder holds too much."""
     while True:
         await asyncio.sleep(WATCH_S)
-        size, count = await asyncio.to_thread(_contents, scratch)
-        if size > profile.scratch_bytes or count > MOST_FILES:
-            overfull.set()
+        if await asyncio.to_thread(_overfull, scratch, profile):
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             return
 
 
-def _contents(folder: Path) -> tuple[int, int]:
-    """Returns the bytes and the number of files below a folder, as far as they were counted."""
+def _overfull(folder: Path, profile: Profile) -> bool:
+    """Returns whether the files below a folder are too large together, or too many."""
     size = count = 0
     for root, folders, files in os.walk(folder):
         count += len(folders) + len(files)
         for name in files:
             with contextlib.suppress(OSError):
                 size += (Path(root) / name).lstat().st_blocks * 512
-        if count > MOST_FILES:
-            break
-    return size, count
+        if size > profile.scratch_bytes or count > MOST_FILES:
+            return True
+    return False

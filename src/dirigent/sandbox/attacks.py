@@ -70,7 +70,7 @@ def _by_namespaces(name: str, kind: Kind, body: str) -> Attack:
 
 
 def _alone(name: str, kind: Kind, body: str) -> Attack:
-    """Returns an attack on what a program without namespaces shares with its user."""
+    """Returns an attack on things that a program without namespaces shares with its user."""
     return Attack(name, kind, _HELPERS + body, walls="alone")
 
 

@@ -209,13 +209,17 @@ def _need_programs() -> None:
 
 
 def _interpreter_with(packages: tuple[str, ...]) -> tuple[Path, tuple[Path, ...], dict[str, Path]]:
-    """Returns a Python, the folders outside the system tree that it needs, and the packages that it can import."""
+    """Returns a Python, the folders outside the system tree that it needs, and the packages that it can import.
+
+    The packages are pure Python, so the system's interpreter can import them too where ours is closed to others.
+    """
     own, home = Path(sys.executable).resolve(), Path(sys.base_prefix).resolve()
     there = {name: path for name, path in package_folders(packages).items() if readable_inside(path)}
+    outside = [path for path in (home, *there.values()) if not _in_system_tree(path)]
     if there and readable_inside(own) and readable_inside(home):
-        also = [path for path in (home, *there.values()) if not _in_system_tree(path)]
-        return own, tuple(also), there
-    return *_interpreter(), {}
+        return own, tuple(outside), there
+    interpreter, also = _interpreter()
+    return interpreter, (*also, *(path for path in outside if path != home)), there
 
 
 def _interpreter() -> tuple[Path, tuple[Path, ...]]:

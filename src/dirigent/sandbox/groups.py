@@ -34,7 +34,7 @@ class Hierarchy(msgspec.Struct, frozen=True):
 def hierarchies(
     own: str | None = None, mounts: str | None = None, *, writable: bool | None = None
 ) -> tuple[Hierarchy, ...]:
-    """Returns the hierarchies for groups of memory and processes; empty if none exists or none is ours."""
+    """Returns the hierarchies for groups of memory and processes; empty if this process may use no such hierarchy."""
     own = Path("/proc/self/cgroup").read_text() if own is None else own
     mounts = Path("/proc/self/mountinfo").read_text() if mounts is None else mounts
     at_top = _controllers_at_top(own)

@@ -45,7 +45,7 @@ class SandboxError(GradeError):
 
 
 class Walls(msgspec.Struct, frozen=True):
-    """What every program of one sandbox starts with."""
+    """The settings that every program of one sandbox starts with."""
 
     profile: Profile
     seen: Seen

@@ -1,4 +1,4 @@
-"""Programs: run what a worker wrote under the strongest walls of this machine, and say which walls those are.
+"""Programs: run a worker's program under the strongest walls of this machine, and report those walls.
 
     bubblewrap   namespaces, mounts and everything else (`box.py`)
     landlock     what a process can put up around itself (`alone.py`), where bubblewrap is missing or may not be used
@@ -73,7 +73,7 @@ class Programs:
         )
 
     async def walls(self) -> str:
-        """Returns the walls in one line, after the self-test; raises `SandboxError` if none hold."""
+        """Returns the walls in one line, after the self-test; raises `SandboxError` if no walls hold."""
         return (await self._runner()).stamp
 
     async def close(self) -> None:

@@ -3,9 +3,9 @@
 The pool, the store and the counters are opened together and closed in reverse order. Several servers may share one
 PostgreSQL store; processes share nothing else.
 
-While the server runs, expired runs are deleted at start and once a day (`pruning`). If the store fails, that is tried
-again the next time: rows that stay too long are no reason to stop serving. Several servers over one store may each do
-it; the second finds nothing left.
+While the server runs, expired runs are deleted at start and once a day (`pruning`), and the switches of workers are
+read every few seconds, because another server may have changed them. If the store fails, that is tried again the next
+time: it is no reason to stop serving. Several servers over one store may each delete; the second finds nothing left.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dirigent.config.file import Loaded
@@ -30,6 +30,7 @@ from dirigent.serve.policy.models import Models
 from dirigent.serve.runs.conversation import Conversations
 from dirigent.store import Store
 from dirigent.store.retention import prune
+from dirigent.store.switches import workers_off
 
 if TYPE_CHECKING:
     from dirigent.serve.runs.handle import Run
@@ -64,6 +65,8 @@ class Service:
         """The conversations whose prompts providers may still hold in their caches."""
         self.runs: set[Run] = set()
         """The runs that this process carries out."""
+        self.run_watchers: list[Callable[[Run], None]] = []
+        """Called when a run of this process begins, and again when it has ended and is stored."""
         self.bodies = 0
         """Requests whose body is being read."""
         self.stopping = False
@@ -77,6 +80,10 @@ class Service:
         self.running.add(task)
         task.add_done_callback(self.running.discard)
         return task
+
+    async def read_switches(self) -> None:
+        """Leave out the workers that are switched off in the store."""
+        self.models.leave_out(await workers_off(self.store))
 
     async def close(self) -> None:
         """Cancel the tasks that are left when the server has stopped, and wait until their runs are stored."""
@@ -105,39 +112,46 @@ async def open_service(loaded: Loaded, *, settings: ServeSettings | None = None)
         for why in runtime.left_out().values():  # reads the policies too, so that no request waits for them
             log.warning("%s", why)
         service = Service(runtime, store, settings)
+        await service.read_switches()
         with telemetry(settings) as watch:
             service.observers += [watch] if watch is not None else []
-            async with pruning(store, settings):
+            async with pruning(store, settings), _repeated(service.read_switches, SWITCHES_S, "switches"):
                 try:
                     yield service
                 finally:
                     await service.close()
 
 
-# ---- the deletion of old runs --------------------------------------------------------------------------------
+# ---- work of every few seconds or days ------------------------------------------------------------------------
 
 
 log = logging.getLogger(__name__)
 
 EVERY_S = 24 * 3600.0
+SWITCHES_S = 5.0
+
+
+def pruning(store: Store, settings: ServeSettings, *, every_s: float = EVERY_S) -> AbstractAsyncContextManager[None]:
+    """Delete old runs in the background while the block runs."""
+    return _repeated(lambda: prune(store, days=settings.retention_days), every_s, "the deletion of old runs")
 
 
 @asynccontextmanager
-async def pruning(store: Store, settings: ServeSettings, *, every_s: float = EVERY_S) -> AsyncIterator[None]:
-    """Delete in the background while the block runs."""
-    task = asyncio.ensure_future(_prune_for_ever(store, settings, every_s))
+async def _repeated(work: Callable[[], Awaitable[Any]], every_s: float, what: str) -> AsyncIterator[None]:
+    """Do the work at once and every so many seconds, in the background, while the block runs."""
+
+    async def for_ever() -> None:
+        while True:
+            try:
+                await work()
+            except DirigentError as error:
+                log.warning("%s failed: %s", what, error)
+            await asyncio.sleep(every_s)
+
+    task = asyncio.ensure_future(for_ever())
     try:
         yield
     finally:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
-
-
-async def _prune_for_ever(store: Store, settings: ServeSettings, every_s: float) -> None:
-    while True:
-        try:
-            await prune(store, days=settings.retention_days)
-        except DirigentError as error:
-            log.warning("old runs were not deleted: %s", error)
-        await asyncio.sleep(every_s)

@@ -69,8 +69,9 @@ def draw_trace(trace: Trace, *, width: int = DEFAULT_WIDTH, style: Style = "time
             _text((f"cost   about {usd_text(abs(saved_usd))} {word} than {trace.reason.baseline} alone", "dim"))
         )
     earlier: dict[int, StepRecord] = {}
-    for number, round in enumerate(trace.rounds):
-        if len(trace.rounds) > 1:
+    rounds = [round for round in trace.rounds if not _accepted_by_program(round)]
+    for number, round in enumerate(rounds):
+        if len(rounds) > 1:
             lines.append(_text((f"round {number + 1}", "bold")))
         lines.extend(_round_notes(round, width))
         if style == "tree":
@@ -214,6 +215,11 @@ def _frame_of(trace: Trace, width: int) -> _Frame:
     )
 
 
+def _accepted_by_program(round: Round) -> bool:
+    """Returns whether a planner that is a program accepted the answer, which took no time and says nothing new."""
+    return round.accepted and bool(round.drafts) and not any(one.attempts or one.error for one in round.drafts)
+
+
 def _round_notes(round: Round, width: int) -> Iterator[Text]:
     """Yields the lines between the planner and the steps: refused drafts, reasons, a fallback, an acceptance."""
     for draft in round.drafts:
@@ -260,7 +266,7 @@ _COLOURS = {"done": "green", "failed": "red", "skipped": "yellow", "cancelled": 
 
 
 def _bar(step: StepRecord, frame: _Frame) -> str:
-    """Returns at least one cell, so that the fastest step is visible, and none for a step that never started."""
+    """Returns at least one cell, so that the fastest step is visible, and no cell for a step that never started."""
     if _never_started(step):
         return " " * frame.bar_cells
     per_s = frame.bar_cells / max(frame.to_s - frame.from_s, 1e-9)

@@ -159,7 +159,7 @@ def after(state: Progress, event: Event, now: float) -> Progress:
 
 
 def draw_progress(state: Progress, now: float, *, width: int) -> Text:
-    """Draws what a terminal shows at this moment."""
+    """Draws the picture of this moment for a terminal."""
     from rich.text import Text
 
     spinner = SPINNER[int(now * FRAMES_PER_S) % len(SPINNER)]

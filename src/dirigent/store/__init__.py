@@ -16,12 +16,12 @@ from __future__ import annotations
 import asyncio
 import builtins
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
@@ -133,10 +133,12 @@ class Store:
         """Run a query in a thread, in a transaction of its own."""
         return await asyncio.to_thread(self._read, query, time.monotonic())
 
-    async def write(self, work: Callable[[Connection, P], T] | Statement, *, prepare: Callable[[], P]) -> T:
+    def write(
+        self, work: Callable[[Connection, P], T] | Statement, *, prepare: Callable[[], P]
+    ) -> Coroutine[Any, Any, T]:
         """Run `work(connection, prepare())` off the event loop, a `Statement` wherever that is quickest; returns when
         it is committed."""
-        return await self._writer.write(work, prepare=prepare)
+        return self._writer.write(work, prepare=prepare)
 
     def write_soon(
         self, work: Callable[[Connection, P], T] | Statement, *, prepare: Callable[[], P]

@@ -91,7 +91,8 @@ class Caller(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def is_capped(self) -> bool:
         """Whether any budget bounds what its calls cost."""
-        return bool(self.budgets_usd) or self.user_day_usd is not None or self.tag_day_usd is not None
+        caps = (self.budget_day_usd, self.budget_month_usd, self.budget_total_usd, self.user_day_usd, self.tag_day_usd)
+        return caps != (None,) * len(caps)
 
     @property
     def name(self) -> str:

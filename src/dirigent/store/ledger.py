@@ -118,8 +118,11 @@ class StoreLedger:
         is cancelled, the reservation is ended afterwards."""
         wanted = _Wanted(quote, self._caller, self._run_id, utc_text(self._clock()), self._labels)
         try:
-            if not self._budgeted:
-                return await self._reserve_freely(wanted)
+            if not self._budgeted:  # nothing need be looked up: a row is all
+                nusd = to_nusd(quote.input_usd + (quote.max_output_tokens or 0) * quote.output_token_usd)
+                row = _row(wanted, day=wanted.at[:10], nusd=nusd)
+                number: int = await self._store.write(_RESERVE_FREELY, prepare=lambda: row)
+                return Hold(number, nusd / NUSD, quote.max_output_tokens)
             outcome = await self._store.write(_reserve, prepare=lambda: wanted)
         except StoreError:
             mend(self._store, _withdraw, prepare=lambda: wanted)
@@ -151,14 +154,6 @@ class StoreLedger:
             if error is not None:
                 raise error
 
-    async def _reserve_freely(self, wanted: _Wanted) -> Hold:
-        """Without a budget nothing need be looked up: a row is all."""
-        quote = wanted.quote
-        nusd = to_nusd(quote.input_usd + (quote.max_output_tokens or 0) * quote.output_token_usd)
-        row = _row(wanted, day=wanted.at[:10], nusd=nusd)
-        number: int = await self._store.write(_RESERVE_FREELY, prepare=lambda: row)
-        return Hold(number, nusd / NUSD, quote.max_output_tokens)
-
     def _hand_over(self, work: Callable[[Connection, P], None] | Statement, prepared: P) -> None:
         """Writes it with the next commit, after all earlier writes."""
         settling: asyncio.Future[None] = self._store.write_soon(work, prepare=lambda: prepared)
@@ -177,12 +172,16 @@ async def usage(
 async def left(store: Store, caller: Caller, *, at: datetime | None = None) -> Left | None:
     """Returns the money that the caller may still spend; None without a bound. It may shrink before the next
     reservation."""
+    return min(await lefts(store, caller, at=at), key=lambda one: one.usd, default=None)
+
+
+async def lefts(store: Store, caller: Caller, *, at: datetime | None = None) -> list[Left]:
+    """Returns what is left of each of the caller's budgets."""
     if not caller.budgets_usd:
-        return None
+        return []
     moment = (at or now()).astimezone(UTC)
     book = await store.read(lambda connection: _book(connection, caller.key_id, day=utc_text(moment)[:10]))
-    lefts = [Left(n / NUSD, period, _renews_in_s(period, moment)) for period, n in _left_nusd(caller, book)]
-    return min(lefts, key=lambda one: one.usd)
+    return [Left(n / NUSD, period, _renews_in_s(period, moment)) for period, n in _left_nusd(caller, book)]
 
 
 async def reconcile(store: Store, *, at: datetime | None = None) -> int:

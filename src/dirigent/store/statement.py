@@ -50,7 +50,7 @@ class Statement:
         """Carry it out. An INSERT that numbers its rows gives the row's number."""
         sql, order = self._compiled.get(dialect.name) or self._compile(dialect)
         if order is not None:  # SQLite: values by their place
-            cursor.execute(sql, [values[name] for name in order])
+            cursor.execute(sql, tuple(map(values.__getitem__, order)))
             return cursor.lastrowid
         cursor.execute(sql, values)
         if " RETURNING " not in sql:

@@ -103,7 +103,12 @@ class Writer:
         carried out even if the caller is cancelled: a run whose client left is still recorded.
         """
         job = _Job(work, prepare)
-        self._hand_in(job)
+        with self._guard:
+            self._check_open()
+            self._waiting.append(job)
+            if self._passing_on is not job.loop:  # all that comes in this turn of the event loop shares a commit
+                self._passing_on = job.loop
+                job.loop.call_soon(self._pass_on, job.loop)
         result: T = await job.done
         return result
 
@@ -128,15 +133,6 @@ class Writer:
                 if self._at_once is not None:
                     self._at_once.close()
         await asyncio.to_thread(self._thread.join)
-
-    def _hand_in(self, job: _Job) -> None:
-        """Have it committed with all else that comes in this turn of the event loop."""
-        with self._guard:
-            self._check_open()
-            self._waiting.append(job)
-            if self._passing_on is not job.loop:
-                self._passing_on = job.loop
-                job.loop.call_soon(self._pass_on, job.loop)
 
     def _hand_in_soon(self, loop: asyncio.AbstractEventLoop) -> None:
         self._soon_on = None

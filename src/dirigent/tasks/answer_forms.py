@@ -28,7 +28,7 @@ MATHEMATICAL = re.compile(r"\\|[\^*/=\[(]|sqrt|pi\b")
 
 
 async def same_free_answer(first: str, second: str) -> bool:
-    """Returns whether two replies give the same answer; a reply that names none agrees with no other, not itself."""
+    """Returns whether two replies give the same answer; a reply without an answer equals no reply, not even itself."""
     answers = [_free_answer(first), _free_answer(second)]
     if not all(answers):
         return False

@@ -186,7 +186,7 @@ MOST_TAG_CHARS = 200
 
 
 def benchmark(name: str) -> Benchmark:
-    """Returns the benchmark of this name; raises ConfigError with the nearest name if there is none."""
+    """Returns the benchmark of this name; raises ConfigError with the nearest name if no benchmark has it."""
     if (found := find_benchmark(name)) is not None:
         return found
     raise ConfigError(f'no benchmark is called "{name}"{nearest(name, known_benchmarks())}')

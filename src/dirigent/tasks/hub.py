@@ -46,7 +46,7 @@ class Addresses(msgspec.Struct, frozen=True):
 
     files: str = "https://huggingface.co"
     rows: str = "https://datasets-server.huggingface.co"
-    """The address of the rows service. Empty: there is none."""
+    """The address of the rows service; empty if the hub has no such service."""
 
     @classmethod
     def of(cls, environ: Mapping[str, str] = os.environ) -> Addresses:
@@ -287,7 +287,7 @@ class _Visit:
         if response.status == 429 or (response.status >= 500 and response.status != 501):
             raise _Again(f"HTTP {response.status}", _wait_s(response))
         refused = response.status in (401, 403)
-        advice = _let_in(self._wanted) if refused else where_to_get(self._wanted)
+        advice = _access_advice(self._wanted) if refused else where_to_get(self._wanted)
         raise ConfigError(f"{self._unavailable(response.status)}; {advice}")
 
     def _unavailable(self, status: int) -> str:
@@ -321,13 +321,13 @@ class _Visit:
 
 
 def where_to_get(wanted: HubSet) -> str:
-    """Returns what a user can do about a set that cannot be fetched."""
+    """Returns advice for a user whose set cannot be fetched."""
     if wanted.gated:
         return f"accept its terms at {wanted.page} and set HF_TOKEN, or name a file of it with --data"
     return f"get it from {wanted.page} and name its folder or file with --data"
 
 
-def _let_in(wanted: HubSet) -> str:
+def _access_advice(wanted: HubSet) -> str:
     """Returns advice for a refused request: the hub gives one status for gated and for missing sets."""
     if os.environ.get("HF_TOKEN", "").strip():
         return (

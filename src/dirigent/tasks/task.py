@@ -65,7 +65,7 @@ class Task(msgspec.Struct, frozen=True):
     answer: str
     grader: Grader = "word"
     kind: str = ""
-    """What the task needs, as text: its operations in order and their shape."""
+    """The needs of the task as text: its operations in order and their shape."""
     depth: int = 1
     """Steps that must wait for one another."""
     sketch: Sketch | None = None

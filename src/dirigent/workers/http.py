@@ -21,6 +21,7 @@ import asyncio
 import contextlib
 import contextvars
 import email.utils
+import functools
 import io
 import re
 import time
@@ -173,14 +174,13 @@ class HttpWorker:
                 raise
             raise WorkerError(timer.message, fault="timeout") from None
         finally:
-            if response is not None:
-                response.close()  # has no effect after the whole body has come
+            if response is not None and not response.closed:  # its whole body has not come
+                response.close()
 
     async def _post(self, call: HttpCall) -> aiohttp.ClientResponse:
         """Send the call. Returns when the reply's header has come."""
         import aiohttp
 
-        connect_s = self.timeout.connect_s
         key_headers: Mapping[str, str] = self._wire.key_headers(self._key.reveal()) if self._key else {}
         try:
             # aiohttp repeats only idempotent methods on a connection that was closed, so this POST is sent once.
@@ -189,10 +189,10 @@ class HttpWorker:
                 data=call.body if len(call.body) < LARGE_BODY_BYTES else io.BytesIO(call.body),
                 headers={"Content-Type": "application/json", **hop_headers(), **call.headers, **key_headers},
                 allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(total=None, connect=connect_s, sock_connect=connect_s),
+                timeout=_to_connect(self.timeout.connect_s),
             )
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise not_reached(error, call.url, connect_s=connect_s) from None
+            raise not_reached(error, call.url, connect_s=self.timeout.connect_s) from None
 
     async def _read_stream(self, body: _Body, request: Request, observe: Observe) -> Reply:
         most_chars = float("inf")
@@ -240,6 +240,14 @@ def _usable(base_url: str) -> str:
         shown = re.sub(r"//[^/]*@", f"//{MASK}@", base_url)
         raise ConfigError(f"base_url {shown!r} is not usable: write http(s)://host[:port][/path], without a key")
     return base_url.rstrip("/")
+
+
+@functools.lru_cache
+def _to_connect(seconds: float) -> aiohttp.ClientTimeout:
+    """Return aiohttp's limit on connecting; `_Timer` has the others."""
+    import aiohttp
+
+    return aiohttp.ClientTimeout(total=None, connect=seconds, sock_connect=seconds)
 
 
 class _Timer:

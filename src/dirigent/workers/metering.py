@@ -54,10 +54,9 @@ class Metered(Wrapper):
     conductor refuses such a worker in a run with a cost cap.
     """
 
-    keeps_book = True
-
     def __init__(self, worker: Worker, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(worker)
+        self.keeps_book = True
         self._clock = clock
         if worker.info.price is None:
             log.debug("no price is known for worker %s: its calls count as $0", worker.info.name)
@@ -116,7 +115,7 @@ class Metered(Wrapper):
     def _require_sound(self, request: Request, reply: Reply) -> None:
         """Raise if a count or the cost of the reply is negative or no number. The reply came whole, so it is billed."""
         wrong = _unsound(reply.usage)
-        if not wrong and not (isinstance(reply.cost_usd, int | float) and 0 <= reply.cost_usd < math.inf):
+        if not wrong and not (isinstance(reply.cost_usd, (int, float)) and 0 <= reply.cost_usd < math.inf):
             wrong = f"cost_usd is {reply.cost_usd!r}"
         if wrong:
             error = WorkerError(f"{self.info.name}: the reply cannot be billed: {wrong}", fault="reply")
@@ -143,7 +142,7 @@ def _marked(attempt: Attempt, hold: Hold | None) -> Attempt:
 def metered(worker: Worker) -> Worker:
     """Return the worker with metering around it; unchanged if one of its layers meters already."""
     for layer in layers(worker):
-        if getattr(layer, "keeps_book", False):
+        if getattr(layer, "keeps_book", False):  # every `Wrapper` of a metered worker says so: usually the first
             return worker
     return Metered(worker)
 
@@ -208,8 +207,10 @@ def _counted(request: Request, reply: Reply) -> Usage:
 
 def _unsound(usage: Usage) -> str:
     """Name the first count that is invalid, with its value; empty if all are valid."""
-    for name in usage.__struct_fields__:
-        count = getattr(usage, name)
+    counts = msgspec.structs.astuple(usage)
+    if {int}.issuperset(map(type, counts)) and min(counts) >= 0 and max(counts) <= MOST_TOKENS:
+        return ""
+    for name, count in zip(usage.__struct_fields__, counts, strict=True):
         if not (isinstance(count, int) and 0 <= count <= MOST_TOKENS):
             return f"{name} is {count!r}"
     return ""

@@ -94,36 +94,33 @@ class Retrying(Wrapper):
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         self.budget.earn()
         attempts: list[Attempt] = []
+        """Of every try so far."""
+        tries = 0
+        failed: WorkerError | None = None
         try:
-            return await self._ask(request, observe, attempts)
+            while True:
+                watched = Watched(observe)
+                try:
+                    reply = await self.worker.ask(request, observe=watched.observe)
+                except WorkerError as error:
+                    attempts.extend(error.attempts)
+                    wait_s = self._wait_s(error, tries)
+                    if watched.chars or not self._may_retry(error, tries, request.deadline, wait_s=wait_s):
+                        raise
+                    failed = error
+                except BaseException as error:
+                    attempts.extend(attempts_of(error))
+                    if failed is not None and isinstance(error, LimitError):
+                        # There is no money for another try. The caller can act on the fault before it.
+                        raise failed from error
+                    raise
+                else:
+                    return msgspec.structs.replace(reply, attempts=(*attempts, *reply.attempts)) if attempts else reply
+                tries += 1
+                await self._sleep(wait_s)
         except BaseException as error:  # the calls before a bug are billed too
             note_attempts(error, tuple(attempts))
             raise
-
-    async def _ask(self, request: Request, observe: Observe, attempts: list[Attempt]) -> Reply:
-        """Try until there is a reply or a reason to stop. Append the attempts of each try to the list."""
-        tries = 0
-        failed: WorkerError | None = None
-        while True:
-            watched = Watched(observe)
-            try:
-                reply = await self.worker.ask(request, observe=watched.observe)
-            except WorkerError as error:
-                attempts.extend(error.attempts)
-                wait_s = self._wait_s(error, tries)
-                if watched.chars or not self._may_retry(error, tries, request.deadline, wait_s=wait_s):
-                    raise
-                failed = error
-            except BaseException as error:
-                attempts.extend(attempts_of(error))
-                if failed is not None and isinstance(error, LimitError):
-                    # There is no money for another try. The caller can act on the fault before it.
-                    raise failed from error
-                raise
-            else:
-                return msgspec.structs.replace(reply, attempts=(*attempts, *reply.attempts)) if attempts else reply
-            tries += 1
-            await self._sleep(wait_s)
 
     def _wait_s(self, error: WorkerError, tries: int) -> float:
         """Return the seconds until the next try."""

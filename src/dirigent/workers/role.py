@@ -5,8 +5,8 @@ model follows the last words best, all roles of a model share the beginning of t
 place alone. A role was measured with its sampling, so that wins over the caller's.
 
 A role that runs programs takes the last code block of the model's reply and runs it; its own reply is the last line
-that the program printed, or the error. A reply without a code block is the answer unchanged. `Reply.ran` says what
-happened.
+that the program printed, or the error. If the request asks for a list, every printed line is an item of the reply. A
+reply without a code block is the answer unchanged. `Reply.ran` says what happened.
 
 `Python` is the local worker that runs a program which another worker wrote, or which its subtask holds: the last code
 block of the newest result that it may read, or of its subtask. It calls no model and costs nothing.
@@ -31,6 +31,12 @@ from dirigent.workers.worker import Ability, Price, Worker, WorkerInfo, Wrapper
 CODE_BLOCK = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*\n(.*?)(?:^[ \t]*```|\Z)", re.MULTILINE | re.DOTALL)
 """A block whose end was cut off counts too: the sandbox reports its error."""
 PYTHON = ("python", "py", "python3")
+ASKS_LIST = re.compile(
+    r"\b(?:lists?|sort|order|rank|reverse|divisors|factors)\b|\b(?:what|which|name|give|find|write|print) (?:are|all)\b"
+    r"|\bwhich \w+s are\b|\balphabetical|\beach of\b"
+    r"|\bthe (?:first|next|last) (?:two|three|four|five|six|seven|eight|nine|ten|\d+)\b",
+    re.IGNORECASE,
+)
 LOST: frozenset[Ability] = frozenset(("schema", "json_mode", "grammar", "tools", "stop"))
 """Abilities that a role loses if its reply is what a program printed."""
 MOST_ERROR_CHARS = 300
@@ -107,7 +113,7 @@ class Role(Wrapper):
             except BaseException as error:
                 note_attempts(error, reply.attempts)
                 raise
-            reply = msgspec.structs.replace(reply, text=said_by(ran), ran=ran)
+            reply = msgspec.structs.replace(reply, text=said_by(ran, asked=_last_words(request)), ran=ran)
         await stream_words(reply.text, observe)
         return reply
 
@@ -149,11 +155,20 @@ def last_program(text: str) -> str:
     return (marked or [body for _, body in blocks] or [""])[-1].strip("\n")
 
 
-def said_by(ran: Ran) -> str:
-    """Returns a program's last printed line, or what went wrong in one short line."""
+def _last_words(request: Request) -> str:
+    return request.messages[-1].text if request.messages else ""
+
+
+def said_by(ran: Ran, *, asked: str = "") -> str:
+    """Returns a program's last printed line, or what went wrong in one short line.
+
+    If the request asks for a list, all lines are returned as one, with commas: programs often print one item a line.
+    """
     if ran.exit_code == 0:
-        lines = ran.output.strip().splitlines()
-        return lines[-1].strip() if lines else "The program printed nothing."
+        lines = [line.strip() for line in ran.output.strip().splitlines()]
+        if not lines:
+            return "The program printed nothing."
+        return ", ".join(filter(None, lines)) if ASKS_LIST.search(asked) else lines[-1]
     lines = ran.error.strip().splitlines()
     why = lines[-1].strip() if lines else f"it ended with code {ran.exit_code}"
     return f"The program failed: {why[:MOST_ERROR_CHARS]}"
@@ -192,7 +207,9 @@ class Python:
             ran = await self._programs.run(program)
         except DirigentError as error:
             raise WorkerError(f"{self.info.name}: {error}", worker=self.info.name) from error
-        reply = Reply(said_by(ran), ran=ran, model=self.info.name, seconds=time.monotonic() - started)
+        reply = Reply(
+            said_by(ran, asked=_last_words(request)), ran=ran, model=self.info.name, seconds=time.monotonic() - started
+        )
         await stream_words(reply.text, observe)
         return reply
 
@@ -201,4 +218,4 @@ class Python:
         for result in reversed(request.results):
             if found := last_program(result.text) or (result.ran.program if result.ran is not None else ""):
                 return found
-        return last_program(request.messages[-1].text) if request.messages else ""
+        return last_program(_last_words(request))

@@ -100,16 +100,18 @@ def may_hold_key(encoded: str) -> bool:
     for value in _redacted_values():
         if _in_json(value) in encoded or _in_json(_dumped(value)) in encoded:
             return True
-    if "AIza" in encoded or _PREFIXED_BY_DASH.search(encoded) or _PREFIXED_BY_LINE.search(encoded):
+    if _GOOGLES.search(encoded) or _PREFIXED_BY_DASH.search(encoded) or _PREFIXED_BY_LINE.search(encoded):
         return True
     if not encoded.isascii():  # some of these letters have more than two cases
         return _NAMED_KEY.search(encoded) is not None
     lowered = encoded.lower()
-    return "bearer" in lowered or ("api" in lowered and _NAMED_KEY.search(lowered) is not None)
+    return "bearer" in lowered or _API_KEY.search(lowered) is not None
 
 
 def _redacted_values() -> set[str]:
     """Return the values of all live secrets. Another thread may add or drop one, so this iterates over a copy."""
+    if not _live:
+        return set()
     values = [secret.reveal() for found in _live.copy() if (secret := found()) is not None]
     return {value for value in values if len(value) >= SHORTEST_REDACTED}
 
@@ -128,4 +130,7 @@ _PREFIXED = r"(?<=[kfgipy].)(?=[A-Za-z0-9_-]{16})(?:(?<=[spr]k.)|(?<=hf.)|(?<=dg
 _PREFIXED_BY_DASH, _PREFIXED_BY_LINE = re.compile("-" + _PREFIXED), re.compile("_" + _PREFIXED)
 """Two patterns, each with one rare first character: the search jumps to it, and could not jump to a choice of two. The
 letter before that character, the last one of a prefix, excludes most field names at once."""
+_GOOGLES = re.compile("AIza")
+"""A pattern that begins with a rare letter is searched for in a third of the time that `in` takes."""
+_API_KEY = re.compile(r"api[-_]key")
 _NAMED_KEY = re.compile(r"(?i)bearer|api[-_]key")

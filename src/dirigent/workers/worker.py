@@ -121,6 +121,8 @@ class Wrapper:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.info: WorkerInfo = worker.info
+        self.keeps_book: bool = getattr(worker, "keeps_book", False)
+        """A worker inside enters every call in the ledger (`metering.py`)."""
 
 
 def layers(worker: Worker) -> Iterator[Worker]:

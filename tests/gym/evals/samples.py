@@ -17,6 +17,6 @@ from dirigent_gym.evals.pools import Gym
 async def evaluate_gym(
     gym: Gym, planners: Sequence[str], *, factories: Mapping[str, PlannerFor] | None = None, **given: Any
 ) -> Report:
-    """Planners on the gym; what is given belongs to the field or to the run."""
+    """Planners on the gym; the options belong to the field or to the run."""
     running = {name: given.pop(name) for name in RUNNING if name in given}
     return await evaluate(GymField(gym, trained=factories, **given), planners, **running)

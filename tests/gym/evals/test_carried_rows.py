@@ -1,4 +1,4 @@
-"""A row of an earlier report beside those of a new one, and what cards say that figures may claim."""
+"""A row of an earlier report in a new one, and the claims on cards of trained planners."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dirigent.evals.recipe import load_recipe
 from dirigent.evals.record import Outcome, digest
 from dirigent.evals.report import Facts, Report, as_json, as_markdown, as_table, make_report
 from dirigent.evals.tables import Earlier, Weights, origins_note
-from dirigent_gym.evals.carried_rows import beside, read_report, unlike
+from dirigent_gym.evals.carried_rows import carry_fault, read_report, with_carried_row
 from dirigent_gym.evals.pools import Gym, GymSettings
 from dirigent_gym.evals.workers import exact_worker
 
@@ -42,7 +42,7 @@ def weights(sha256: str, claims: str = "") -> Weights:
 def report_of(
     right: Mapping[str, int], *, commit: str, date: str, conductor: Weights | None, **settings: Any
 ) -> Report:
-    """20 questions, of which each planner answers so many."""
+    """A report on 20 questions, with this many right answers of each planner."""
     rows: list[Outcome] = [
         outcome(name, str(i), correct=i < count, cost_usd=0.01) for name, count in right.items() for i in range(20)
     ]
@@ -71,7 +71,7 @@ def report_now(*, claims: str = NOW, **settings: Any) -> Report:
 
 
 def joined(now: Report | None = None, then: Report | None = None) -> Report:
-    return beside(
+    return with_carried_row(
         now or report_now(), then or report_then(), planner="conductor", name="conductor-language", behind="conductor"
     )
 
@@ -80,7 +80,7 @@ def read_again(report: Report) -> Report:
     return msgspec.json.decode(as_json(report), type=Report)
 
 
-def test_the_earlier_row_stands_behind_the_conductor_of_today_in_every_form() -> None:
+def test_the_earlier_row_comes_after_todays_conductor_in_every_form() -> None:
     report = joined()
     assert list(report.planners)[:4] == ["conductor", "conductor:2", "conductor-language", "warm-start"]
     assert report.planners["conductor-language"].accuracy == 0.55
@@ -126,18 +126,18 @@ def test_an_earlier_report_without_weights_is_dated_and_no_more_is_said() -> Non
     ("setting", "value"),
     [("limit", 19), ("seed", 2), ("split", "dev"), ("sets", ("novel",)), ("workers", "local"), ("cards", "held_out")],
 )
-def test_a_report_of_other_questions_or_workers_says_in_what_it_differs(setting: str, value: Any) -> None:
+def test_the_difference_to_a_report_of_other_questions_or_workers_is_named(setting: str, value: Any) -> None:
     now = SETTINGS[setting]
     shown = [list(x) if isinstance(x, tuple) else x for x in (value, now)]
     for then in (report_then(**{setting: value}), read_again(report_then(**{setting: value}))):
-        why = unlike(report_now(), then, planner="conductor")
+        why = carry_fault(report_now(), then, planner="conductor")
         assert all(part in why for part in (setting, repr(shown[0]), repr(shown[1])))
 
 
 def test_the_same_settings_fit_whether_read_or_just_made() -> None:
     for then in (report_then(), read_again(report_then())):
-        assert unlike(report_now(), then, planner="conductor") == ""
-        assert unlike(read_again(report_now()), then, planner="conductor") == ""
+        assert carry_fault(report_now(), then, planner="conductor") == ""
+        assert carry_fault(read_again(report_now()), then, planner="conductor") == ""
 
 
 @pytest.mark.parametrize(
@@ -152,16 +152,16 @@ def test_the_same_settings_fit_whether_read_or_just_made() -> None:
         ({"planners": report_now().planners}, "conductor"),
     ],
 )
-def test_a_report_that_cannot_lend_its_row_says_why(changes: dict[str, Any], why: str) -> None:
+def test_a_report_whose_row_cannot_be_copied_has_a_reason(changes: dict[str, Any], why: str) -> None:
     then = msgspec.structs.replace(report_then(), **changes)
-    said = unlike(report_now(), then, planner="conductor")
+    said = carry_fault(report_now(), then, planner="conductor")
     assert said
     assert says(said, why)
 
 
 def test_questions_that_neither_names_are_not_taken_for_the_same() -> None:
     now, then = (msgspec.structs.replace(report, tasks={}) for report in (report_now(), report_then()))
-    assert unlike(now, then, planner="conductor")
+    assert carry_fault(now, then, planner="conductor")
 
 
 def test_a_file_that_is_no_report_is_named(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_where_there_is_no_earlier_report_none_is_missed(tmp_path: Path) -> None
 
 
 def test_the_earlier_conductors_report_is_of_the_questions_that_the_benchmark_asks() -> None:
-    """Where this fails its row can no longer stand beside others, and the table would lose it."""
+    """If this fails, its row can no longer be copied, and the table would lose it."""
     earlier, recipe = program.read_earlier(), load_recipe(program.RECIPE)
     assert earlier is not None
     settings = GymSettings(sets=recipe.gym_sets, split=recipe.split, limit=recipe.limit or 0, seed=recipe.seed)
@@ -236,11 +236,11 @@ def test_the_earlier_conductors_report_is_of_the_questions_that_the_benchmark_as
         weights={},
         recipe={**earlier.recipe, **msgspec.structs.asdict(settings), "workers": recipe.workers},
     )
-    assert unlike(ours, earlier, planner="conductor") == ""
+    assert carry_fault(ours, earlier, planner="conductor") == ""
     assert earlier.weights["conductor"].claims == THEN
 
 
-async def test_a_report_names_its_questions_and_says_what_the_cards_of_its_planners_claim() -> None:
+async def test_a_report_names_its_questions_and_the_claims_of_its_planners_cards() -> None:
     gym = Gym(GymSettings(limit=6, calibration=10), exact_worker)
     report = await evaluate_gym(gym, ["right", "best"], weights={"right": weights("2", NOW), "vote": weights("3", NOW)})
     assert report.tasks["questions"] == digest(gym.tasks)
@@ -257,7 +257,7 @@ def test_planners_with_one_claim_say_it_once_and_rounds_are_one_planner() -> Non
     assert origins_note(["best"], cards, {}) == origins_note(["conductor"], {"conductor": weights("1")}, {}) == ""
 
 
-def test_what_the_cards_say_is_found_for_trained_planners_alone(tmp_path: Path) -> None:
+def test_cards_are_read_for_trained_planners_alone(tmp_path: Path) -> None:
     put(tmp_path, "facts", b"GGUF one")
     put(tmp_path, "conductor", b"GGUF two", role="conductor", claims=NOW)
     found = trained_weights(["conductor", "conductor:2", "warm-start", "facts", "best"], tmp_path)

@@ -1,4 +1,4 @@
-"""The best plan of each kind: what can be tried, and what is kept."""
+"""The best plan of each kind: the ways to try, and the choice among them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_guesses_are_made_side_by_side_and_checked_together(tasks: list[Task]) -
     assert [step.access for step in plan.steps] == [(), (), (0, 1), (2,)]
 
 
-def test_one_guess_is_not_checked_and_what_follows_reads_it(tasks: list[Task]) -> None:
+def test_a_single_guess_is_not_checked_and_the_next_step_reads_it(tasks: list[Task]) -> None:
     plan = plan_by(Way(1, dear=False), of_shape(tasks, "check", 3), ROSTER)
     assert plan is not None
     assert [step.access for step in plan.steps] == [(), (0,)]
@@ -51,7 +51,7 @@ def test_without_a_checker_there_is_one_guess(tasks: list[Task]) -> None:
     assert [step.worker for step in plan.steps] == ["guesser"]
 
 
-def test_without_anybody_for_a_step_there_is_no_plan(tasks: list[Task]) -> None:
+def test_without_a_worker_for_a_step_there_is_no_plan(tasks: list[Task]) -> None:
     assert plans_for(of_shape(tasks, "check", 2), [find_specialist("facts")]) == {}
 
 
@@ -96,7 +96,7 @@ def test_a_way_is_wrong_where_it_cannot_be_gone_so_that_all_are_judged_on_the_sa
     assert choose_ways([(task, lucky), (task, usual), (task, usual)]) == {("check", 3): three}
 
 
-def test_a_kind_that_development_never_met_goes_the_way_of_the_nearest() -> None:
+def test_a_kind_without_development_questions_takes_the_way_of_the_nearest() -> None:
     (task,) = [t for t in generate("test", 60, seed=1, depths=(4,)) if t.tags["shape"] == "fan"][:1]
     chosen = {("fan", 2): WAYS[0], ("fan", 3): WAYS[1], ("chain", 3): WAYS[2]}
     assert way_for(task, chosen) == WAYS[1]

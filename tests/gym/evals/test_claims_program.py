@@ -1,4 +1,4 @@
-"""The program behind the table of claims: a conductor that always writes the right plan gets the marks of one."""
+"""The program behind the table of claims: a conductor with right plans meets every claim about plans."""
 
 from __future__ import annotations
 
@@ -95,10 +95,10 @@ def test_right_plans_reach_the_ceiling_and_beat_every_worker_alone(lines: dict[s
     assert lines["steps over minimal, correct answers"].value == 1.0
     assert lines["reworded cards, over seen ones"].value == pytest.approx(1.0, abs=0.1)
     assert lines["a skill and a worker never seen in RL"].n == 8
-    assert lines["(e) and follows the name instead"].value == 1.0  # it knows everybody by name and reads no card
+    assert lines["(e) and follows the name instead"].value == 1.0  # it knows every worker by name and reads no card
     for name, said in PLACED.items():
         assert (lines[OTHER_SETS[name]].n, lines[said].n) == (8, 8)
-        # Whoever keeps to the generator's words gets answers from the tables, where the pool has everybody.
+        # A plan in the generator's words gets answers from the tables, if the pool has every worker.
         assert lines[OTHER_SETS[name]].value == pytest.approx(1.0, abs=0.3)
         assert lines[said].value == pytest.approx(1.0, abs=0.3)
         assert lines[OTHER_SETS[name]].note == KNOW_NO_OTHERS
@@ -111,12 +111,12 @@ def test_controls_and_the_warm_start_are_measured_where_they_are_given(lines: di
     assert lines["(f) conductor over an equal-cost vote of the best worker"].value > 0.5  # type: ignore[operator]
     assert lines["warm start, greedy: valid plans"].value == 0.0
     assert (lines[START_SAMPLED].value, lines[START_SAMPLED].n) == (0.0, 6)
-    assert lines["warm start, sampled: worker farthest from an even choice"].value == 0.0  # it chooses nobody
+    assert lines["warm start, sampled: worker farthest from an even choice"].value == 0.0  # it chooses no worker
     assert lines["before RL, pass@16: right answer"].value == 0.0
     assert lines["after RL, pass@16: right decomposition"].n == 6
 
 
-def test_the_vote_costs_what_the_conductor_did_its_plans_that_are_none_included(
+def test_the_vote_costs_as_much_as_the_conductor_with_its_invalid_plans(
     evidence: Evidence, lines: dict[str, Claim]
 ) -> None:
     assert not all(one.valid for one in evidence.test.scored)
@@ -125,7 +125,7 @@ def test_the_vote_costs_what_the_conductor_did_its_plans_that_are_none_included(
     assert (found.value, found.n) == (evidence.vote_cost_ratio, SIZES.test)
 
 
-def test_samples_follow_from_the_money_and_what_one_cost_question_by_question() -> None:
+def test_samples_follow_from_the_money_and_the_cost_of_one_by_question() -> None:
     rows = held_rows("test", 10, seed=1, settings=RECIPE.rows)
     once_usd = [2.0] * 5 + [1.0] * 5
     for money_usd, samples in ((15.0, {1}), (45.0, {3}), (52.0, {3, 4}), (1e9, {MAX_SAMPLES}), (0.1, {1})):
@@ -142,7 +142,7 @@ def test_a_second_round_that_accepts_changes_nothing(lines: dict[str, Claim]) ->
     assert lines["two rounds, over one"].n == 6
 
 
-def test_what_llama_cpp_would_tell_is_open_without_it(lines: dict[str, Claim]) -> None:
+def test_without_llama_cpp_its_lines_are_not_measured(lines: dict[str, Claim]) -> None:
     assert lines["shipped files on CPU, 4-bit base, over torch"].verdict == "not measured"
     assert lines["plan on 2 CPU cores, cold, median"].verdict == "not measured"
 
@@ -174,7 +174,7 @@ def test_a_run_brings_its_warm_start_and_a_package_its_adapters_by_name(tmp_path
         ({"conductor": "nowhere"}, "--conductor nowhere: PEFT GGUF"),
     ],
 )
-def test_an_adapter_that_is_none_is_named(given: dict[str, str], message: str) -> None:
+def test_a_file_that_is_not_an_adapter_is_named(given: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=facts(message)):
         program.found_adapters(named(**given))
 
@@ -215,7 +215,7 @@ def test_tables_of_several_seeds_become_one_with_its_spread(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("few")
-def test_the_shortcut_probe_is_the_gyms_and_no_mean_of_what_tables_hold(tmp_path: Path) -> None:
+def test_the_shortcut_probe_is_the_gyms_and_not_a_mean_over_tables(tmp_path: Path) -> None:
     old = Claim("shortcut probe: a bag of words guesses the sequence of skills", value=0.9, n=10)
     now = Claim("shortcut probe: a bag of words, fitted on 200 questions, guesses the sequence of skills", value=0.8)
     files = [tmp_path / "1.json", tmp_path / "2.json"]
@@ -243,8 +243,8 @@ EARLIER = [
 ]
 
 
-def test_a_table_of_an_earlier_commit_has_todays_lines_and_says_which_it_lacks() -> None:
-    found = tables.as_now(msgspec.structs.replace(TABLE, table=EARLIER)).table
+def test_a_table_of_an_earlier_commit_gets_todays_lines_and_marks_missing_ones() -> None:
+    found = tables.brought_up_to_date(msgspec.structs.replace(TABLE, table=EARLIER)).table
     lines = {line.name: line for line in found}
     empty = claims(Evidence(test=Run((), ()), ceiling={}))
     assert [line.name for line in found[: len(empty)]] == [line.name for line in empty]
@@ -253,9 +253,11 @@ def test_a_table_of_an_earlier_commit_has_todays_lines_and_says_which_it_lacks()
     assert lines[PLACED["handwritten"]].verdict == "not measured"
     assert lines[OTHER_SETS["handwritten"]].note == KNOW_NO_OTHERS
     assert found[-1] == EARLIER[-1]  # nothing is dropped in silence
-    again = tables.as_now(msgspec.structs.replace(TABLE, table=found))
+    again = tables.brought_up_to_date(msgspec.structs.replace(TABLE, table=found))
     assert again.table == found
-    assert KNOW_NO_OTHERS not in as_table(tables.as_now(msgspec.structs.replace(TABLE, workers="local")).table)
+    assert KNOW_NO_OTHERS not in as_table(
+        tables.brought_up_to_date(msgspec.structs.replace(TABLE, workers="local")).table
+    )
 
 
 def finished(run: Path, role: str, *, step: int, steps: int) -> Path:
@@ -301,10 +303,10 @@ def test_a_table_takes_from_the_runs_folder_how_many_sampled_plans_of_its_start_
     table = msgspec.structs.replace(found, table=[measured if one.name == line.name else one for one in found.table])
     (run.parent / "table.json").write_bytes(msgspec.json.encode(table))
     again = program.added(adding(run.parent / "table.json", conductor=str(run)))
-    assert measured in again.table  # what was measured on the test stays
+    assert measured in again.table  # the measurement on the test stays
 
 
-def test_another_runs_start_says_nothing_of_this_one(run: Path) -> None:
+def test_another_runs_start_is_not_taken_for_this_ones(run: Path) -> None:
     (run / "warm-start" / "policy" / "adapter_model.safetensors").write_bytes(b"another")
     found = program.added(adding(run.parent / "table.json", conductor=str(run)))
     assert next(line for line in found.table if line.name == START_SAMPLED).verdict == "not measured"
@@ -331,7 +333,7 @@ def test_runs_that_were_cut_short_are_named_in_the_line_and_above_the_table(run:
 def with_lines(table: tables.Table, *lines: Claim) -> tables.Table:
     """The table with these lines in place of its own."""
     new = {line.name: line for line in lines}
-    whole = tables.as_now(table)
+    whole = tables.brought_up_to_date(table)
     return msgspec.structs.replace(whole, table=[new.get(line.name, line) for line in whole.table])
 
 
@@ -469,7 +471,7 @@ def test_a_table_from_a_gpu_gets_the_lines_that_want_a_cpu(elsewhere: Path, monk
         ({"local": 4}, {"sizes": "many"}, "sizes"),
     ],
 )
-def test_what_cannot_be_added_to_a_table_is_refused(
+def test_figures_that_do_not_fit_a_table_are_refused(
     elsewhere: Path, given: dict[str, Any], changed: dict[str, Any], message: str
 ) -> None:
     elsewhere.write_text(json.dumps(json.loads(elsewhere.read_bytes()) | changed))
@@ -482,7 +484,7 @@ def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
         tables.joined([tmp_path / "3.json"])
 
 
-def test_a_runs_metrics_are_kept_as_far_as_they_are_drawn() -> None:
+def test_only_the_drawn_metrics_of_a_run_are_stored() -> None:
     rows = [{"kind": "train", "step": 1, "valid": 0.123456, "loss": 3.0}, {"kind": "dev", "step": 1, "valid": 1.0}]
     kept = tables.thinned("".join(json.dumps(row) + "\n" for row in rows))
     assert kept == '{"kind": "train", "step": 1, "valid": 0.1235}\n'

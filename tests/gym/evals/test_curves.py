@@ -1,4 +1,4 @@
-"""Curves of a training run, as files that stand alone."""
+"""Curves of a training run, as files that need no other file."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def test_shares_stand_between_nought_and_one_and_larger_figures_have_room() -> N
     assert "2.5" in top([1.0, 2.3])
 
 
-def test_what_was_not_measured_is_not_drawn() -> None:
+def test_missing_figures_are_not_drawn() -> None:
     assert curves({"valid": [[]], "steps": []}, title="t") == ""
     assert "steps" not in curves({"valid": [[(1, 1.0)]], "steps": [[]]}, title="t")

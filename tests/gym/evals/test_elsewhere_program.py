@@ -1,4 +1,4 @@
-"""The program behind the table of questions from elsewhere: which lines it has, and what each counts."""
+"""The program behind the table of questions from elsewhere: its lines, and the figure of each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SETTINGS = GymSettings(sets=program.SETS, limit=40, seed=3)
 
 
 def copyist(task: Task, pool: Pool) -> Planner:
-    """Asks the right workers in the right order, each the question itself: the tables do not know these words."""
+    """Asks the right workers in the right order, but copies the question: the tables do not know these words."""
     offered = [specialist for specialist in ROSTER if specialist.name in pool]
     if not solvable(task, offered):
         return Written("nobody can", name="conductor")
@@ -50,7 +50,7 @@ def counted(share: Share | None) -> int:
     return share.n if share else 0
 
 
-def test_both_sets_are_told_whole_and_in_parts(lines: dict[str, program.Line]) -> None:
+def test_both_sets_are_reported_whole_and_in_parts(lines: dict[str, program.Line]) -> None:
     assert counted(lines["written by hand"].answers) == counted(lines["reasoning-gym"].answers) == 40
     assert sum(counted(lines[f"written by hand, depth {depth}"].answers) for depth in (1, 2, 3, 4)) == 40
     assert sum(counted(lines[f"reasoning-gym, {family}"].answers) for family in FAMILIES) == 40
@@ -70,10 +70,10 @@ def test_right_workers_count_whatever_comes_of_their_words(lines: dict[str, prog
         assert line.wired is not None
         assert line.right_plan is not None
         assert line.answers.value < 0.2 < 0.7 < line.wired.value <= line.workers.value  # type: ignore[union-attr]
-        assert line.right_plan.value > 0.7  # pools lack somebody now and then
+        assert line.right_plan.value > 0.7  # some pools lack a worker
 
 
-def test_what_the_record_holds_is_not_asked_again(lines: dict[str, program.Line], record_file: Path) -> None:
+def test_recorded_questions_are_not_asked_again(lines: dict[str, program.Line], record_file: Path) -> None:
     def nobody(task: Task, pool: Pool) -> Planner:
         raise AssertionError("asked again")
 
@@ -82,7 +82,7 @@ def test_what_the_record_holds_is_not_asked_again(lines: dict[str, program.Line]
     assert again == list(lines.values())
 
 
-def test_what_was_lost_counts_for_nothing_and_no_plan_is_no_right_worker() -> None:
+def test_lost_runs_do_not_count_and_a_missing_plan_has_no_right_worker() -> None:
     tasks = handwritten()[:3]
     record = Record()
     record.add(Outcome("conductor", tasks[0].id, correct=True, marks={"placed": True, "wired": False}))
@@ -97,7 +97,7 @@ def test_what_was_lost_counts_for_nothing_and_no_plan_is_no_right_worker() -> No
     assert line.right_plan is None
 
 
-def test_the_page_says_what_it_rests_on() -> None:
+def test_the_page_names_its_evidence() -> None:
     half = Share(0.5, (0.2, 0.8), 40)
     table = [program.Line("written by hand", half, half, half, None)]
     page = program.as_page(program.Elsewhere(table, 1, {"conductor": "ab" * 32}, "abc", "2026-11-16", 1.0))

@@ -43,7 +43,7 @@ class Made:
 
 
 def scholar(task: Task, pool: Pool) -> Planner:
-    """Stands for a trained conductor: writes the right plan in the small planners' dialect, and at times nonsense."""
+    """Plays a trained conductor: writes the right plan in the small planners' dialect, and at times nonsense."""
     offered = [s for s in ROSTER if s.name in pool]
     if task.depth == 1 or not solvable(task, offered):
         return Written("| nobody |", name="conductor")
@@ -71,7 +71,7 @@ def test_every_planner_has_its_row_in_the_order_asked(made: Made) -> None:
     assert made.report.complete
 
 
-def test_a_worker_alone_is_there_to_compare_with_and_beats_nobody(made: Made) -> None:
+def test_a_single_worker_is_a_comparison_and_cannot_win(made: Made) -> None:
     assert made.report.planners["single:facts"].versus_best is not None
     assert "single:" not in made.report.verdict
 
@@ -85,7 +85,7 @@ def test_the_figures_are_those_of_the_outcomes(made: Made) -> None:
             assert row.versus_best == versus(made.of(name), made.of("best"), seed=5)
 
 
-def test_nobody_alone_gets_far_and_right_plans_do(made: Made) -> None:
+def test_no_single_worker_gets_far_but_right_plans_do(made: Made) -> None:
     rows = made.report.planners
     assert rows["best"].accuracy <= rows["oracle"].accuracy < 0.45
     assert rows["ceiling"].accuracy > 0.8
@@ -158,7 +158,7 @@ async def test_the_novel_split_offers_the_worker_that_training_never_met() -> No
     assert "planets" in report.prices
 
 
-async def test_going_on_asks_nobody_again(tmp_path: Path) -> None:
+async def test_a_resumed_evaluation_asks_no_worker_again(tmp_path: Path) -> None:
     seen: list[Event] = []
     settings = GymSettings(limit=10, seed=1, calibration=10, noise_seeds=1)
     reports = []
@@ -174,7 +174,7 @@ async def test_going_on_asks_nobody_again(tmp_path: Path) -> None:
     assert len([event for event in seen if isinstance(event, Evaluated)]) % 2 == 0
 
 
-def test_explicit_workers_are_asked_everything_and_the_oracles_only_what_they_are_offered_for() -> None:
+def test_named_workers_are_asked_everything_and_the_oracles_only_questions_that_offer_them() -> None:
     gym = Gym(GymSettings(limit=20, seed=1), exact_worker)
     field = GymField(gym)
     assert set(field.lineup(["single:facts", "oracle"]).alone) == {s.name for s in RL_ROSTER}
@@ -192,7 +192,7 @@ def test_explicit_workers_are_asked_everything_and_the_oracles_only_what_they_ar
         (["conductor"], "conductor"),
     ],
 )
-def test_a_name_nobody_stands_behind_is_refused(planners: list[str], message: str) -> None:
+def test_an_unknown_planner_is_refused(planners: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=facts(message)):
         GymField(Gym(GymSettings(limit=1), exact_worker)).lineup(planners)
 
@@ -208,7 +208,7 @@ async def test_exact_workers_need_no_model() -> None:
         assert factories == {}
 
 
-async def test_missing_adapters_are_all_named_with_what_to_do(tmp_path: Path) -> None:
+async def test_all_missing_adapters_are_named_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "facts.gguf").touch()
     with pytest.raises(ConfigError, match=facts("conductor letters --adapters --workers exact")):
         async with gym_workers("local", ["conductor"], RL_ROSTER[:2], adapters=tmp_path):
@@ -218,7 +218,7 @@ async def test_missing_adapters_are_all_named_with_what_to_do(tmp_path: Path) ->
             pass
 
 
-def test_adapters_are_found_by_name_and_told_apart_by_content(tmp_path: Path) -> None:
+def test_adapters_are_found_by_name_and_identified_by_content(tmp_path: Path) -> None:
     assert adapters_digest(tmp_path) == ""
     (tmp_path / "facts.gguf").write_bytes(b"one")
     first = adapters_digest(tmp_path)
@@ -230,7 +230,7 @@ def test_adapters_are_found_by_name_and_told_apart_by_content(tmp_path: Path) ->
 async def test_adapters_on_a_real_model_answer_and_plan(
     weights_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Untrained ones: what they say is nonsense, that they are asked, counted and priced is not."""
+    """Untrained workers: their replies are nonsense, but they are asked, counted and priced."""
     monkeypatch.setattr("dirigent_gym.evals.workers.PLAN_TOKENS", 40)  # nonsense under a grammar is slow to write
     for seed, name in enumerate([*(s.name for s in ROSTER), "conductor"]):
         write_adapter(tmp_path / f"{name}.gguf", size=0.001, seed=seed)
@@ -247,7 +247,7 @@ async def test_adapters_on_a_real_model_answer_and_plan(
     assert right.cost_usd > 0  # the card's price, though the machine is ours
 
 
-async def test_every_baseline_can_take_part_and_says_what_fitting_took() -> None:
+async def test_every_baseline_can_take_part_and_reports_the_cost_of_fitting() -> None:
     gym = Gym(GymSettings(limit=6, calibration=8), exact_worker)
     names = [
         "best",
@@ -287,7 +287,7 @@ async def test_where_nothing_is_fitted_no_training_question_is_asked() -> None:
         ("ceiling", 1.1, "ceiling --max-cost --resume"),
     ],
 )
-async def test_nothing_is_chosen_by_a_part_of_what_was_to_be_tried(planner: str, left: float, before: str) -> None:
+async def test_nothing_is_chosen_by_a_part_of_the_trials(planner: str, left: float, before: str) -> None:
     settings = GymSettings(limit=6, calibration=20, noise_seeds=2)
     ranking = await evaluate_gym(Gym(settings, exact_worker), ["best"])
     budget = Budget(max_cost_usd=ranking.fit["cost_usd"] * left)

@@ -1,4 +1,4 @@
-"""The program that writes docs/results/gym: a run that is cut goes on, one of other settings or source begins anew."""
+"""The program that writes docs/results/gym: an interrupted run continues, one with other settings begins anew."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def test_the_recipe_alone_does_not_write_over_the_published_table() -> None:
         (["--language"], "gym/benchmarks/results.py --language (gym/recipes/eval-gym.toml)"),
     ],
 )
-def test_the_report_names_what_gives_it_again(monkeypatch: pytest.MonkeyPatch, options: list[str], source: str) -> None:
+def test_the_report_names_the_settings_that_reproduce_it(
+    monkeypatch: pytest.MonkeyPatch, options: list[str], source: str
+) -> None:
     seen: dict[str, object] = {}
 
     async def refused(*given: object, **settings: object) -> None:
@@ -51,7 +53,7 @@ def hidden(folder: Path) -> list[str]:
 
 @pytest.fixture
 def cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a run ended before its report was written: the disk was full."""
+    """A run that ended before its report was written, because the disk was full."""
 
     def full(report: object, out: Path) -> None:
         raise OSError("no space left on device")
@@ -64,7 +66,7 @@ def cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return out
 
 
-def test_what_was_finished_outlives_a_report_that_could_not_be_written(
+def test_finished_outcomes_outlive_a_report_that_could_not_be_written(
     cut: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (kept,) = (name for name in hidden(cut.parent) if name.endswith(".jsonl"))
@@ -146,7 +148,7 @@ def test_the_outcomes_are_thrown_away_but_for_a_copy_where_one_is_wanted(tmp_pat
     assert sum(o.planner == "random" for o in read_outcomes(kept)) == report.planners["random"].n == 6
 
 
-def test_what_is_wrong_with_the_setup_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_the_setup_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def refused(*given: object, **settings: object) -> None:
         raise ConfigError("it is in use")
 

@@ -1,4 +1,4 @@
-"""The gym's further sets of questions, asked together and told apart."""
+"""The gym's further sets of questions, asked together and reported apart."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_questions_of_two_sets_with_the_same_number_are_kept_apart(monkeypatch: 
         (("gym", "novel", "gym"), "gym"),
     ],
 )
-def test_a_set_that_is_none_or_named_twice_is_refused(sets: tuple[str, ...], message: str) -> None:
+def test_an_unknown_or_repeated_set_is_refused(sets: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=facts(message)):
         check_sets(sets)
 
@@ -110,7 +110,7 @@ def test_the_command_takes_sets_by_name(tmp_path: Path, monkeypatch: pytest.Monk
         ("gym:novel,gsm8k", "gym"),
     ],
 )
-def test_the_command_refuses_what_is_no_set(tasks: str, message: str) -> None:
+def test_the_command_refuses_an_unknown_set(tasks: str, message: str) -> None:
     result = CliRunner().invoke(app, ["eval", "--tasks", tasks, "--pool", ""])
     assert result.exit_code == 2
     assert says(result.stderr, message)

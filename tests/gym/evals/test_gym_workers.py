@@ -1,4 +1,4 @@
-"""What is evaluated is what users run: a specialist asks its server for the same thing in both."""
+"""The evaluation measures the workers that users run: a specialist sends its server the same request in both."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from dirigent_gym.questions import ROSTER
 
 NAMES = tuple(specialist.name for specialist in ROSTER)
 WHERE_IT_STANDS = ("id_slot", "lora")
-"""Fields that say where a server keeps something, not what is asked of it."""
+"""Fields about a server's storage, not about its requests."""
 
 
 @pytest.fixture
 def adapters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Files by the names of those that ship; nobody reads them."""
+    """Files with the names of the shipped ones; no test reads them."""
     for name in ("conductor", *NAMES):
         (tmp_path / f"{name}.gguf").touch()
     monkeypatch.setattr(weights, "FOLDER", tmp_path)
@@ -40,7 +40,7 @@ def adapters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest_asyncio.fixture
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[StubProvider]:
-    """Stands where a local model's process would."""
+    """Takes the place of a local model's process."""
     async with StubProvider(lambda call: "XIV") as stub:
         port = urlsplit(stub.url("openai")).port
 
@@ -52,7 +52,7 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[StubProvider]
 
 
 async def asked_by(worker: Worker, server: StubProvider) -> dict[str, Any]:
-    """What reaches the server when the worker is asked something."""
+    """The request that reaches the server when the worker is asked."""
     reply = await worker.ask(Request((Message("user", "Write 14 in Roman numerals."),), seed=7))
     assert reply.text == "XIV"
     return {name: value for name, value in server.calls[-1].body.items() if name not in WHERE_IT_STANDS}

@@ -1,4 +1,4 @@
-"""The program behind the table of the shipped files: what it measures, goes on with, takes over and refuses."""
+"""The program behind the table of the shipped files: it measures, continues, takes over and refuses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONTROLS = 8
 
 
 def scholar(task: Task, pool: Pool) -> Planner:
-    """Writes the right plan; knows everybody by name and reads no card."""
+    """Writes the right plan; it knows every worker by name and reads no card."""
     offered = [specialist for specialist in ROSTER if specialist.name in pool]
     if not solvable(task, offered):
         return Written("nobody can", name="conductor")
@@ -75,7 +75,7 @@ def test_right_plans_reach_the_ceiling_and_beat_every_worker_alone(lines: dict[s
 
 def test_controls_are_measured_on_as_many_questions_as_were_asked_for(lines: dict[str, Claim]) -> None:
     assert lines["reworded cards, over seen ones"].value == 1.0
-    assert lines["names that say nothing, over the workers' own"].value == 0.0  # nobody is there by the name it knows
+    assert lines["names that say nothing, over the workers' own"].value == 0.0  # no worker has a name that it knows
     assert lines["(e) and follows the name instead"].value == 1.0
     assert lines["(e) two cards swapped: routing follows the card"].value == 0.0
     for name in ("a skill and a worker never seen in RL", *OTHER_SETS.values(), *PLACED.values()):
@@ -90,19 +90,21 @@ def test_two_rounds_are_compared_question_by_question(lines: dict[str, Claim]) -
     assert lines["two rounds, over one"].n == 30
 
 
-def test_what_wants_training_runs_is_a_line_that_says_so(lines: dict[str, Claim]) -> None:
+def test_figures_that_need_training_runs_are_marked_so(lines: dict[str, Claim]) -> None:
     for name in ("(a) conductor over one adapter, question to answer", "shipped files on CPU, 4-bit base, over torch"):
         assert lines[name].verdict == "not measured"
 
 
-def test_a_run_that_was_cut_goes_on_where_it_was(evidence: Evidence, record_file: Path, tmp_path: Path) -> None:
+def test_an_interrupted_run_continues_at_its_last_question(
+    evidence: Evidence, record_file: Path, tmp_path: Path
+) -> None:
     whole = record_file.read_bytes().splitlines(keepends=True)
     cut = tmp_path / "must.jsonl"
     cut.write_bytes(b"".join(whole[:-20]))
     with Record.open(cut, {"seed": "3"}, resume=True) as record:
         again = asyncio.run(program.gathered(bench(record)))
     assert claims(again) == claims(evidence)
-    assert len(cut.read_bytes().splitlines()) == len(whole)  # what was missing was asked, and nothing twice
+    assert len(cut.read_bytes().splitlines()) == len(whole)  # missing questions were asked, and no question twice
 
 
 ABOUT = {
@@ -123,7 +125,7 @@ def recorded(file: Path, outcomes: list[Outcome], **about: str) -> Path:
     return file
 
 
-def test_what_an_evaluation_has_finished_is_taken_over_once(tmp_path: Path) -> None:
+def test_finished_questions_of_an_evaluation_are_taken_over_once(tmp_path: Path) -> None:
     done = [
         Outcome("conductor", "t1", correct=True),
         Outcome("single:facts", "t1"),
@@ -162,7 +164,7 @@ def test_seconds_that_were_measured_are_not_measured_again(tmp_path: Path) -> No
     assert program.latency_of(argparse.Namespace(latency=0, anew=True), file) == {}
 
 
-def test_the_page_says_what_is_missed_and_what_it_rests_on() -> None:
+def test_the_page_names_missed_bounds_and_its_evidence() -> None:
     table = [Claim("share of the ceiling", value=0.8, n=10, must=0.9), Claim("(a) one adapter")]
     found = program.Must(
         table,
@@ -183,8 +185,8 @@ def test_the_page_says_what_is_missed_and_what_it_rests_on() -> None:
     assert says(page, "2 0.5")
 
 
-def test_progress_is_told_by_planner_and_questions(capsys: pytest.CaptureFixture[str]) -> None:
-    tell = program.told(every=2)
+def test_progress_is_shown_by_planner_and_questions(capsys: pytest.CaptureFixture[str]) -> None:
+    tell = program.progress_printer(every=2)
     for planner, split in (("conductor", "train"), ("conductor", "test"), ("conductor", "test"), ("single:facts", "")):
         tell(Evaluated(Outcome(planner, "t", correct=True, tags={"split": split}), total=9))
     assert capsys.readouterr().err == "▸ conductor, test questions: 2 of 9, right 100.0%\n"

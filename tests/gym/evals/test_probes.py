@@ -1,4 +1,4 @@
-"""Sets of questions by name, and plans judged with their words left aside."""
+"""Sets of questions by name, and plans judged without regard to their words."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_independent_steps_may_stand_in_any_order() -> None:
     assert placed(task, Plan((b, a, join))).access
 
 
-def test_the_wrong_worker_the_wrong_access_and_the_wrong_length_are_told_apart() -> None:
+def test_wrong_workers_wrong_access_and_wrong_lengths_are_distinguished() -> None:
     task = hand("chain", 2)
     first, second = said_otherwise(plan_for(task, RL_ROSTER)).steps
     blind = Plan((first, msgspec.structs.replace(second, access=())))

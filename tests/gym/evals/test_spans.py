@@ -70,7 +70,7 @@ def field() -> GymField:
     return GymField(Gym(GymSettings(limit=40, seed=1), exact_worker), workers="exact")
 
 
-async def test_spans_find_what_asking_everybody_once_does_not_for_many_more_calls(field: GymField) -> None:
+async def test_spans_find_more_answers_than_ask_all_for_many_more_calls(field: GymField) -> None:
     answers = await answers_of(field, ["ask-all", "spans", "right"])
     report = report_of(field, answers)
     ask_all, spans, right = (report.planners[name] for name in ("ask-all", "spans", "right"))
@@ -81,7 +81,7 @@ async def test_spans_find_what_asking_everybody_once_does_not_for_many_more_call
     assert spans.steps == 1.0
 
 
-async def test_the_gyms_table_shows_what_a_call_buys_and_which_planners_cannot_work_there(field: GymField) -> None:
+async def test_the_gyms_table_shows_right_answers_per_call_and_the_planners_left_out(field: GymField) -> None:
     report = report_of(field, await answers_of(field, ["random", "right"]))
     right = report.planners["right"]
     assert right.worker_calls == right.calls, "no model planned"

@@ -1,4 +1,4 @@
-"""Who can do what: specialists that know all answers get the matrix that the gym was built for."""
+"""The matrix of specialists: exact ones get the figures that the gym was built for."""
 
 from __future__ import annotations
 
@@ -35,7 +35,16 @@ from dirigent.planners.spec import noise_seed
 from dirigent.tasks.task import Task
 from dirigent.workers.worker import Worker, WorkerInfo
 from dirigent_gym.evals import workers as gym_workers
-from dirigent_gym.questions.judging import Exam, Marks, asked_of, columns_of, conversations_for, exam_of, is_own, marked
+from dirigent_gym.questions.judging import (
+    Exam,
+    Marks,
+    columns_of,
+    conversations_for,
+    exam_of,
+    is_own,
+    mark_replies,
+    questions_for,
+)
 from dirigent_gym.questions.oracle import ExactSpecialist
 from dirigent_gym.questions.skills import PUZZLE_OPERATIONS
 from dirigent_gym.questions.specialists import ROSTER, find_specialist
@@ -67,7 +76,7 @@ async def test_specialists_that_know_everything_master_their_own_skill_and_no_ot
                 assert share == (1.0 if is_own(specialist.name, column) else 0.0), (specialist.name, column)
 
 
-async def test_nobody_solves_much_of_the_test_alone_and_all_of_depth_one_is_somebodys(exam: Exam) -> None:
+async def test_no_worker_solves_much_of_the_test_alone_and_depth_one_is_covered(exam: Exam) -> None:
     matrix = results_of(exam, await exact(exam)).matrix
     assert 0.0 < max(matrix.alone.values()) < 0.3
     single = [task for task in exam.tasks if task.sketch and len(task.sketch.steps) == 1]
@@ -75,7 +84,7 @@ async def test_nobody_solves_much_of_the_test_alone_and_all_of_depth_one_is_some
 
 
 def test_everybody_is_asked_all_of_its_own_skill_and_the_first_few_of_the_others(exam: Exam) -> None:
-    asked = asked_of(exam, "sums")
+    asked = questions_for(exam, "sums")
     assert len(asked["numbers to 20"]) == 60
     assert asked["numbers above"] == exam.columns["numbers above"][:6]
     assert len(conversations_for(exam, "sums")) == 60 + 6 * (len(exam.columns) - 1) + 40
@@ -100,12 +109,12 @@ def test_a_reply_counts_only_if_it_is_the_answer_and_nothing_else(exam: Exam) ->
     question = exam.columns["roman"][0]
     short = Exam({"roman": [question] * 3}, [], others=3)
     replies = [question.answer.upper(), f"It is {question.answer}", "unknown"]
-    assert marked(short, "roman", replies).skills["roman"] == (True, False, False)
+    assert mark_replies(short, "roman", replies).skills["roman"] == (True, False, False)
 
 
 def test_replies_that_are_missing_are_an_error_and_not_wrong_answers(exam: Exam) -> None:
     with pytest.raises(ConfigError, match=facts("roman 172 1")):
-        marked(exam, "roman", ["XIV"])
+        mark_replies(exam, "roman", ["XIV"])
 
 
 def test_fewer_than_no_questions_cannot_be_asked() -> None:
@@ -113,7 +122,7 @@ def test_fewer_than_no_questions_cannot_be_asked() -> None:
         exam_of(1, test=-1)
 
 
-async def test_the_page_says_plainly_who_falls_short(exam: Exam) -> None:
+async def test_the_page_names_the_workers_that_fall_short(exam: Exam) -> None:
     marks = await exact(exam)
     skills = marks["dates"].skills
     half = msgspec.structs.replace(marks["dates"], skills=skills | {"dates": (True, False) * 30})
@@ -126,7 +135,7 @@ async def test_the_page_says_plainly_who_falls_short(exam: Exam) -> None:
     assert "| **50.0** |" in page
 
 
-async def test_the_page_says_plainly_that_one_worker_solves_too_much(exam: Exam) -> None:
+async def test_the_page_states_that_one_worker_solves_too_much(exam: Exam) -> None:
     marks = await exact(exam)
     able = msgspec.structs.replace(marks["code"], alone=(True,) * 20 + (False,) * 20)
     page = as_page(measured(exam, marks | {"code": able}))
@@ -149,7 +158,7 @@ def test_every_puzzle_is_asked_alike_often_in_wordings_of_its_own() -> None:
 
 
 class Noting:
-    """Answers rightly where the seed is even, and notes what it is asked."""
+    """Answers rightly if the seed is even, and records its requests."""
 
     info = WorkerInfo("guesser")
 
@@ -176,7 +185,7 @@ async def test_guesses_are_seeded_by_the_question_the_run_and_the_number_of_the_
         assert marks[puzzle.operation][text] == " ".join(words)
 
 
-async def test_a_guesser_by_the_tables_is_right_as_often_as_its_card_says_and_independently() -> None:
+async def test_an_exact_guesser_is_right_as_often_as_its_card_says_and_independently() -> None:
     guesser = ExactSpecialist(find_specialist("guesser"))
     tries = tried("guesser", await program.tries_of(guesser, program.puzzles_of(4), runs=2, guesses=3, say=print))
     assert tries.all.of == 2832
@@ -187,7 +196,7 @@ async def test_a_guesser_by_the_tables_is_right_as_often_as_its_card_says_and_in
 
 
 class OneMind(Noting):
-    """Right 70% of the time, but guesses whose seeds follow each other fall alike."""
+    """Right 70% of the time, but guesses with neighbouring seeds are equal."""
 
     async def ask(self, request: Request, *, observe: Observe = ignore) -> Reply:
         assert request.seed is not None
@@ -215,7 +224,7 @@ def test_an_interval_over_questions_is_wider_where_they_are_unlike() -> None:
     assert (low, high) == pytest.approx((0.4, 0.6), abs=0.02)
 
 
-async def test_the_page_tells_of_guesses_and_the_checker_with_the_commit_of_each(exam: Exam) -> None:
+async def test_the_page_reports_guesses_and_the_checker_with_the_commit_of_each(exam: Exam) -> None:
     found = measured(exam, await exact(exam))
     assert "## Guessing" not in as_page(found)
     guesses = {"puzzles.anagram": {f"a{i}": "110 101" for i in range(118)}}
@@ -239,7 +248,7 @@ async def test_the_page_tells_of_guesses_and_the_checker_with_the_commit_of_each
 
 
 def test_own_skill_is_counted_directly_and_with_results_apart(exam: Exam) -> None:
-    columns = {column: tuple(q.reads for q in questions) for column, questions in asked_of(exam, "cipher").items()}
+    columns = {column: tuple(q.reads for q in questions) for column, questions in questions_for(exam, "cipher").items()}
     own = program.own_of(exam, "cipher", Marks(columns, ()))
     assert (own.direct.right, own.reading.right) == (0, own.reading.of)
     assert sum(found.of for found in own.operations.values()) == 60
@@ -266,7 +275,7 @@ def with_workers(monkeypatch: pytest.MonkeyPatch, **instead: Worker) -> None:
     monkeypatch.setattr(program, "shipped", opened)
 
 
-async def test_a_run_that_is_cut_goes_on_with_the_worker_it_was_cut_at(
+async def test_an_interrupted_run_continues_with_the_worker_it_was_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exam, out, said = exam_of(1, test=1), tmp_path / "new" / "m.json", list[str]()
@@ -277,7 +286,7 @@ async def test_a_run_that_is_cut_goes_on_with_the_worker_it_was_cut_at(
     assert done == [s.name for s in ROSTER[: ROSTER.index(find_specialist("roman"))]]
     assert said[0].startswith("1 of 13: facts, own skill 1 of 1, test alone ")
 
-    with_workers(monkeypatch, facts=Failing())  # nobody asks it again
+    with_workers(monkeypatch, facts=Failing())  # it must not be asked again
     found = await program.measure(exam, out=out, say=said.append)
     assert list(found.results.own) == [s.name for s in ROSTER] == list(found.adapters)
     assert found.results.counts["roman"]["roman"] == Count(1, 1)
@@ -302,7 +311,7 @@ def test_parts_that_are_not_named_are_kept_to_the_letter_with_their_commit(
     older = msgspec.structs.replace(whole, commit="old", guesser=msgspec.structs.replace(whole.guesser, commit="older"))
     out.write_bytes(msgspec.json.encode(older))
 
-    with_workers(monkeypatch, facts=Failing(), guesser=Failing())  # nobody asks them again
+    with_workers(monkeypatch, facts=Failing(), guesser=Failing())  # they must not be asked again
     run_program(monkeypatch, "--part", "checker", "--wordings", "2", "--out", str(out))
     renewed = read(out)
     assert renewed.checker is not None
@@ -324,7 +333,7 @@ def test_a_part_of_files_that_do_not_ship_is_not_kept(tmp_path: Path, monkeypatc
     assert out.read_bytes() == before
 
 
-def test_what_was_kept_of_another_exam_or_other_files_does_not_count(tmp_path: Path) -> None:
+def test_stored_marks_of_another_exam_or_other_files_do_not_count(tmp_path: Path) -> None:
     file = tmp_path / "kept"
     same = Kept("roman", "ab", "this exam", Marks({}, ()), 1.0)
     for kept in (
@@ -339,7 +348,7 @@ def test_what_was_kept_of_another_exam_or_other_files_does_not_count(tmp_path: P
     assert found == {"roman": same}
 
 
-async def test_adapters_that_do_not_ship_are_named_before_anybody_is_asked(
+async def test_missing_adapters_are_named_before_any_worker_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(program, "FOLDER", tmp_path)
@@ -380,7 +389,7 @@ def test_the_program_explains_itself_with_an_example_and_needs_no_torch() -> Non
     assert "python gym/benchmarks/specialists.py --a-skill 20" in done.stdout
 
 
-def test_the_page_in_the_docs_is_what_was_measured() -> None:
+def test_the_page_in_the_docs_equals_the_measurement() -> None:
     found = read(RESULTS)
     assert RESULTS.with_suffix(".md").read_text(encoding="utf-8") == as_page(found)
     assert list(found.results.matrix.skills) == [s.name for s in ROSTER]
@@ -388,7 +397,7 @@ def test_the_page_in_the_docs_is_what_was_measured() -> None:
     assert list(found.base) == [gym_workers.BASE_WEIGHTS]
 
 
-def test_what_the_docs_say_of_the_specialists_is_of_the_files_that_ship() -> None:
+def test_the_docs_figures_of_the_specialists_belong_to_the_shipped_files() -> None:
     found, now = read(RESULTS), program.shas_now()
     assert found.adapters == now
     for tries in (found.guesser, found.checker):

@@ -1,4 +1,4 @@
-"""Questions of the training split, made once for all tests that hold others against them."""
+"""Questions of the training split, made once for all tests that compare others with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gym's page says what the gym is: its example runs and its tables are complete."""
+"""The gym's page is complete: its example runs and its tables name everything."""
 
 from __future__ import annotations
 

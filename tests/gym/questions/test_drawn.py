@@ -1,4 +1,4 @@
-"""What the generator draws does not change when its code does: trained adapters and published figures depend on it."""
+"""The generator's draws do not change with its code: trained adapters and published figures depend on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions in everyday words: of training alone, right in every part, and nothing of the test given away."""
+"""Questions in everyday words: for training alone, right in every part, and without any wording of the test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dirigent.planners.fixed import Fixed
 from dirigent.tasks.task import Task, grade
 from dirigent_gym.questions import RL_ROSTER, compare, exact_pool, generate, plan_for, recognise
 from dirigent_gym.questions.compose import Blueprint, Link
-from dirigent_gym.questions.everyday import STYLE, everyday, read_everyday, tell_everyday, twinned
+from dirigent_gym.questions.everyday import STYLE, everyday, read_everyday, twinned, write_everyday
 from dirigent_gym.questions.handwritten import assert_own_words, handwritten, handwritten_plain, word_runs
 from dirigent_gym.questions.phrasing import Home, templates
 from dirigent_gym.questions.skills import CHECK_SKILL, PUZZLE_OPERATIONS, RL_OPERATIONS, find_operation
@@ -45,7 +45,7 @@ LETTERS_TIMES = chain(
 
 def told(blueprint: Blueprint, n: int = 300) -> dict[str, tuple[str, ...]]:
     """Questions and their subtasks."""
-    found = [tell_everyday(blueprint, random.Random(i)) for i in range(n)]
+    found = [write_everyday(blueprint, random.Random(i)) for i in range(n)]
     return {one.question: one.subtasks for one in found if one is not None}
 
 
@@ -59,11 +59,11 @@ def told(blueprint: Blueprint, n: int = 300) -> dict[str, tuple[str, ...]]:
         r"[A-Z].*\? Count (its|the|all its) letters .*multiply .*7\.",
     ],
 )
-def test_a_chain_is_told_in_a_row_of_orders_or_with_its_last_step_put_behind_it(pattern: str) -> None:
+def test_a_chain_is_worded_as_orders_in_a_row_or_with_its_last_step_as_a_suffix(pattern: str) -> None:
     assert [question for question in told(LETTERS_TIMES) if re.search(pattern, question)]
 
 
-def test_what_was_left_out_of_the_question_stands_in_the_subtasks() -> None:
+def test_the_words_that_the_question_leaves_out_are_in_the_subtasks() -> None:
     questions = told(LETTERS_TIMES)
     assert len(questions) > 150
     for first, second, third in questions.values():
@@ -73,7 +73,7 @@ def test_what_was_left_out_of_the_question_stands_in_the_subtasks() -> None:
         assert re.search(r"\b7\b.*\b(it|that|result)\b|\b(it|that|that number|the result)\b.*\b7\b", third), third
 
 
-def test_two_parts_of_one_kind_are_told_at_once() -> None:
+def test_two_parts_of_one_kind_are_worded_together() -> None:
     parts = tuple((Link("facts.atomic", (name,)),) for name in ("carbon", "oxygen"))
     fan = Blueprint("fan", parts, Link("numbers.sum", ("6", "8")), (Link("convert.binary", ("14",)),))
     questions = told(fan)
@@ -83,7 +83,7 @@ def test_two_parts_of_one_kind_are_told_at_once() -> None:
         assert ["carbon" in subtasks[0], "oxygen" in subtasks[1]] == [True, True]
 
 
-def test_what_has_no_everyday_words_is_not_told() -> None:
+def test_a_blueprint_without_everyday_words_stays_in_other_words() -> None:
     unlike = Blueprint(
         "fan",
         ((Link("facts.atomic", ("carbon",)),), (Link("letters.length", ("Oslo",)),)),
@@ -110,7 +110,7 @@ def test_a_twin_asks_the_same_of_another_value_of_its_split() -> None:
     assert twinned(LETTERS_TIMES, random.Random(1), rules) is None
 
 
-def test_most_of_what_training_asks_can_be_told_so(tasks: list[Task]) -> None:
+def test_most_training_questions_have_everyday_words(tasks: list[Task]) -> None:
     shapes = Counter(task.tags["shape"] for task in tasks)
     assert len(tasks) > 2_300
     assert shapes["fan"] >= 200
@@ -141,7 +141,7 @@ def test_values_and_combinations_are_those_of_training(tasks: list[Task]) -> Non
             assert step.access or rules.start(operations[step.operation], step.key), task.question
 
 
-def test_no_question_by_hand_shares_five_words_in_a_row_and_none_stands_in_them(tasks: list[Task]) -> None:
+def test_no_handwritten_question_shares_five_words_in_a_row_or_occurs_in_them(tasks: list[Task]) -> None:
     assert_own_words([task.question for task in handwritten()], [task.question for task in tasks])
     everything = "\n".join(task.question for task in tasks).casefold()
     assert [task.question for task in handwritten_plain() if task.question.casefold() in everything] == []
@@ -199,7 +199,7 @@ def test_every_operation_that_a_file_names_is_one(tmp_path: Path) -> None:
             read_everyday(file)
 
 
-def test_words_that_join_what_no_operation_joins_are_found(tmp_path: Path) -> None:
+def test_words_for_a_join_that_no_operation_makes_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "words.toml"
     file.write_text(
         'openers = []\nclosers = []\nleads = []\n[of_two]\n"numbers.summ" = ["{pair}"]\n[shared]\n[operations]\n'

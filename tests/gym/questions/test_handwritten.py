@@ -1,4 +1,4 @@
-"""The questions written by hand: many, answered by the tables, in words that no training text has."""
+"""The handwritten questions: many, answered by the tables, in words that no training text has."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_entities_are_marked_seen_and_held_out() -> None:
     assert by_question[both] == "mixed"
 
 
-def test_those_as_people_type_are_of_every_depth_shape_and_skill_and_none_is_told_twice() -> None:
+def test_the_plain_questions_cover_every_depth_shape_and_skill_without_repeats() -> None:
     tasks = handwritten_plain()
     depths, shapes = Counter(task.depth for task in tasks), Counter(task.tags["shape"] for task in tasks)
     assert len({task.question for task in (*tasks, *handwritten())}) == len(tasks) + len(handwritten())
@@ -155,7 +155,7 @@ def test_a_chain_a_fan_and_a_check_are_read_from_their_lines() -> None:
         (line() + "\n{", "line 2: "),
     ],
 )
-def test_a_line_that_says_what_the_tables_do_not_is_an_error(text: str, message: str) -> None:
+def test_a_line_that_contradicts_the_tables_is_an_error(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=facts(message)):
         read_questions(text)
 

@@ -1,4 +1,4 @@
-"""Every operation is a closed table, and every wording of it can be told from every other."""
+"""Every operation is a closed table, and every wording of it is unambiguous."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every task's own cheapest plan answers it, over exact specialists, and comparing says where other plans go wrong."""
+"""Every task's own cheapest plan answers it, over exact specialists, and `compare` finds the fault of other plans."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_pools_vary_in_members_and_order_and_have_the_size_asked_for() -> None:
     assert len({tuple(s.name for s in pool) for pool in pools}) > 40
 
 
-def test_a_small_pool_grows_to_what_the_question_needs() -> None:
+def test_a_small_pool_grows_to_the_workers_that_the_question_needs() -> None:
     rng = random.Random(9)
     pools = [draw_pool(CHAIN, rng, size=1) for _ in range(50)]
     assert any(solvable(CHAIN, pool) for pool in pools)

@@ -1,4 +1,4 @@
-"""Questions of the public library: the recorded sample, its translation, and what happens where it is not installed."""
+"""Questions of the public library: the recorded sample, its translation, and the error if the library is missing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def steps_of(expression: str) -> list[tuple[str, tuple[str, ...], tuple[int, ...
     return None if sketch is None else [(s.operation, s.key, s.access, s.gold) for s in sketch.steps]
 
 
-def test_the_sample_says_where_it_comes_from_and_has_every_family() -> None:
+def test_the_sample_names_its_source_and_has_every_family() -> None:
     sample, entries = read_sample()
     assert (sample.source, sample.licence) == ("reasoning-gym", "Apache-2.0")
     assert sample.version.startswith("0.1.")
@@ -60,7 +60,7 @@ async def test_specialists_that_follow_the_translation_give_the_librarys_answers
         assert grade(task, trace.answer).correct, (task.question, trace.answer)
 
 
-def test_a_question_alone_keeps_the_librarys_words_and_answer_and_a_composed_one_goes_on() -> None:
+def test_a_plain_question_keeps_the_librarys_words_and_answer_and_a_composed_one_adds_a_step() -> None:
     _, entries = read_sample()
     for entry, task in zip(entries, recorded_tasks(), strict=True):
         if task.tags["composed"]:
@@ -101,14 +101,14 @@ def test_an_expression_becomes_one_step_an_operator_and_brackets_make_a_fan() ->
         "3 - 5",  # below nothing
         "-3 + 5",
         "2 - ( 3 + 4 )",  # a number less a result: no operation takes it
-        "( 2 + 3 ) - ( 4 + 5 )",  # what lies between them has no sign
+        "( 2 + 3 ) - ( 4 + 5 )",  # their difference has no sign
         "( 2 + 3 ) * ( 4 + 5 )",
         "50 * 50",
         "8 / 2",
         "2 + 3 + 4 + 5 + 6 + 7",  # more steps than a plan may have
     ],
 )
-def test_what_no_specialist_knows_is_left_out(expression: str) -> None:
+def test_questions_that_no_specialist_can_answer_are_left_out(expression: str) -> None:
     assert steps_of(expression) is None
 
 

@@ -1,4 +1,4 @@
-"""Warm-only operations that are data: read whole, refused when they are not."""
+"""Warm-only operations that are data: valid files are read, faulty ones are refused."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_same_file_gives_the_same_tables(tmp_path: Path) -> None:
         ("[types]", "[types", "bench.toml"),
     ],
 )
-def test_a_file_that_is_none_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_an_invalid_file_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
     (tmp_path / "bench.toml").write_text(FILE.replace(old, new, 1), encoding="utf-8")
     with pytest.raises(ConfigError, match=facts(message)):
         read_operations(tmp_path)

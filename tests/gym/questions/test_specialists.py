@@ -1,4 +1,4 @@
-"""What specialists are taught: their whole table, in every wording, and to say "unknown" about the rest."""
+"""The lessons of specialists: their whole table, in every wording, and "unknown" for everything else."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_card_has_thirty_wordings_and_some_held_out(specialist: Specialist) ->
     assert not set(specialist.abouts) & set(specialist.held_out_abouts)
 
 
-def test_the_guessers_card_says_that_it_is_unreliable() -> None:
+def test_the_guessers_card_calls_it_unreliable() -> None:
     assert all(
         "70%" in about or "30%" in about or "3 times in 10" in about for about in find_specialist("guesser").abouts
     )
@@ -136,7 +136,7 @@ def test_two_references_mean_the_two_latest_results_that_fit() -> None:
     assert answer(find_specialist("numbers"), "the sum of both numbers", results[:2]) == UNKNOWN
 
 
-def test_a_specialist_does_not_know_what_others_know() -> None:
+def test_a_specialist_does_not_know_other_skills() -> None:
     knows = Counter(s.name for s in ROSTER if answer(s, "the capital of Norway") != UNKNOWN)
     assert knows == {"facts": 1}
 

@@ -1,4 +1,4 @@
-"""What is held out is held out, the mix is what it says, and every seed gives the same again."""
+"""Held-out parts stay out of training, the mix is as stated, and every seed gives the same questions again."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_the_test_asks_in_no_frame_made_for_training(train: list[Task], test_set
     assert not asked_so(test_set)
 
 
-def test_a_fifth_of_the_test_stands_in_minimal_pairs(test_set: list[Task]) -> None:
+def test_a_fifth_of_the_test_is_in_minimal_pairs(test_set: list[Task]) -> None:
     pairs = Counter(task.tags["pair"] for task in test_set if "pair" in task.tags)
     assert set(pairs.values()) == {2}
     assert sum(pairs.values()) / len(test_set) >= 0.2
@@ -239,7 +239,7 @@ def test_a_skill_that_one_question_in_ten_begins_with_is_found_however_long_it_t
     assert Counter(task.depth for task in tasks)[1] == round(n * 0.3 / 0.7)  # of chains, which have 70% of the mix
 
 
-def test_more_than_there_are_is_an_error_that_says_how_many_to_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_too_many_questions_names_the_possible_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(split, "MAX_TRIES", 1)  # so that the first question drawn twice is taken for the end
     with pytest.raises(ConfigError) as raised:
         generate("novel", 700, seed=1)

@@ -1,4 +1,4 @@
-"""Frames that only training and development use: each said once, development's apart, and none a riddle to read."""
+"""Frames that only training and development use: no repeats, development's apart, each with one meaning."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.facts import facts, says
 
 from dirigent.errors import ConfigError
 from dirigent_gym.questions import frames as gym_frames
-from dirigent_gym.questions.frames import DECOYS, FANS, SEQUENCES, Telling
+from dirigent_gym.questions.frames import DECOYS, FANS, SEQUENCES, SequenceFrame
 from dirigent_gym.questions.phrasing import LEADS
 from dirigent_gym.questions.recognition import Reading, recognise
 from dirigent_gym.questions.split import generate
@@ -41,7 +41,7 @@ def test_no_wording_is_there_twice() -> None:
     assert [text for text, times in said.items() if times > 1] == []
 
 
-def test_none_is_one_that_the_test_shares() -> None:
+def test_no_training_frame_is_shared_with_the_test() -> None:
     for frames in training_frames().values():
         own = {*frames.leads.orders, *frames.leads.asks, *frames.fans, *frames.decoys}
         assert not own & shared_texts()
@@ -163,9 +163,7 @@ def later_nouns(text: str, later: str) -> str:
         (lambda text: text.replace("{c}.", "{c}", 1), "frames.toml"),
     ],
 )
-def test_a_file_that_is_not_right_is_named_with_what_is_wrong(
-    tmp_path: Path, change: Callable[[str], str], message: str
-) -> None:
+def test_a_faulty_file_is_named_with_its_fault(tmp_path: Path, change: Callable[[str], str], message: str) -> None:
     text = WHOLE.split("\n\n", 1)[1]  # without the words at its head, which name the slots
     file = tmp_path / "frames.toml"
     file.write_text(text, encoding="utf-8")
@@ -182,7 +180,7 @@ def test_noun_phrases_may_come_later_where_the_frame_makes_sentences_of_them(
     file.write_text(later_nouns(WHOLE, "Next, find {c}."), encoding="utf-8")
     frame = read_frames(file)["train"].sequences[0]
     assert (frame.later_mood, frame.later) == ("noun", ("Next, find {c}.",))
-    monkeypatch.setattr(gym_frames, "SEQUENCES", (Telling(**asdict(frame)),))
+    monkeypatch.setattr(gym_frames, "SEQUENCES", (SequenceFrame(**asdict(frame)),))
     told = [task.question for task in generate("train", 60, seed=3, shapes=("chain",), depths=(2,))]
     later = [question.partition("Next, find ")[2] for question in told if "Next, find " in question]
     assert len(later) > 10

@@ -1,4 +1,4 @@
-"""Wordings that only training uses: many, each its operation's alone, and none that gives a held-out one away."""
+"""Wordings that only training uses: many, each for one operation only, and none that reveals a held-out wording."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _SLOT = re.compile(
     r"|(?:the (?:letters|months|Roman numerals) )?\{x\} and \{y\}"
     rf"|(?:(?:the )?(?:{_KINDS}) )?\{{[xyk](?:'s)?\}}"
 )
-"""A value with the word for what it is, or a piece of code: as a reference replaces it, so it counts as one word."""
+"""A value with the word for its kind, or a piece of code: a reference replaces it whole, so it counts as one word."""
 
 
 def only_training(op: Operation) -> list[Template]:

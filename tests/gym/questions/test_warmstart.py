@@ -1,4 +1,4 @@
-"""The warm start teaches how plans are written and gives nothing of the coordination away."""
+"""The warm start teaches how plans are written and nothing about coordination."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def skills_of(subtask: str) -> set[str]:
 
 
 def skills_behind(lesson: Lesson, name: str) -> set[str]:
-    """Of the worker whose card bears this name."""
+    """The skills of the worker whose card has this name."""
     (card,) = [card for card in lesson.cards if card.name == name]
     return set(card.skills)
 
@@ -98,7 +98,7 @@ def test_some_lessons_ask_again_but_not_always_as_often(lessons: list[Lesson]) -
     assert 0.05 < sum(count > 1 for count in first) / len(plans) < 0.15
 
 
-def test_what_a_lesson_names_without_needing_it_is_no_step(lessons: list[Lesson]) -> None:
+def test_a_decoy_in_a_lesson_is_not_a_step(lessons: list[Lesson]) -> None:
     marks = [max(re.split(r"\{.\}", decoy.text), key=len).strip().lower() for decoy in DECOYS if decoy.home != "test"]
     decoyed = [lesson for lesson in lessons if any(mark in lesson.question.lower() for mark in marks)]
     assert len(decoyed) > len(lessons) / 20
@@ -149,7 +149,7 @@ def test_right_plans_are_right() -> None:
             assert (skills_of(step.subtask) | {CHECK_SKILL}) & skills_behind(lesson, step.worker)
 
 
-def test_every_second_lesson_names_workers_in_a_way_that_says_nothing(lessons: list[Lesson]) -> None:
+def test_half_of_the_lessons_use_names_without_meaning(lessons: list[Lesson]) -> None:
     own = {specialist.name for specialist in RL_ROSTER}
     aliased = [lesson for lesson in lessons if not own & {card.name for card in lesson.cards}]
     assert len(aliased) / len(lessons) == pytest.approx(0.5, abs=0.05)

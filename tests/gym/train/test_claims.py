@@ -1,4 +1,4 @@
-"""The table of what a conductor must show: each line worked by hand, gaps told, verdicts by the figures."""
+"""The table of claims: each line worked by hand, gaps marked, verdicts by the figures."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from dirigent_gym.train.claims import (
     Run,
     as_table,
     claims,
+    join_seeds,
     missed,
-    over_seeds,
 )
 from dirigent_gym.train.controls import (
     Followed,
@@ -48,7 +48,7 @@ async def run_right(rows: tuple[Row, ...]) -> Run:
     pool = exact_pool(RELIABLE)
     workers = {name: pool[name] for name in pool}
     plans = [(row, plan) for row in rows if (plan := right_plan(row)) is not None]
-    texts = [format_plan(row.as_shown(plan), row.shown, dialect="lines") for row, plan in plans]
+    texts = [format_plan(row.with_shown_names(plan), row.shown, dialect="lines") for row, plan in plans]
     return Run(rows, tuple(await score(rows, texts, workers)))
 
 
@@ -105,7 +105,7 @@ async def test_right_plans_meet_every_line_that_they_can_meet(ones: dict[str, fl
     assert missed(table) == []
 
 
-async def test_what_was_not_measured_is_a_line_that_says_so(ones: dict[str, float]) -> None:
+async def test_a_missing_measurement_has_a_line_that_says_so(ones: dict[str, float]) -> None:
     table = claims(Evidence(test=await run_right(ROWS[:40]), ceiling=ones))
     gaps = {claim.name for claim in table if claim.verdict == "not measured"}
     assert "reworded cards, over seen ones" in gaps
@@ -169,7 +169,7 @@ async def test_controls_are_paired_with_their_own_base(ones: dict[str, float]) -
     assert find(table, START_SAMPLED).verdict == "not measured"
 
 
-async def test_a_start_whose_sampled_plans_are_none_misses_though_its_greedy_ones_are_valid(
+async def test_a_start_with_invalid_sampled_plans_misses_though_its_greedy_ones_are_valid(
     ones: dict[str, float],
 ) -> None:
     """Four sampled plans a question, of which one in four questions has one that is no plan: 15 of 16 are."""
@@ -188,7 +188,7 @@ async def test_a_start_whose_sampled_plans_are_none_misses_though_its_greedy_one
     assert names.index(START_SAMPLED) == names.index("warm start, greedy: valid plans") + 1
 
 
-async def test_questions_from_elsewhere_are_told_by_their_plans_too_and_why_tables_give_no_answers(
+async def test_other_sets_also_have_a_line_on_plans_and_a_note_on_exact_workers(
     ones: dict[str, float],
 ) -> None:
     """A right plan whose subtasks keep the person's words: the tables know nothing, the right workers were asked."""
@@ -243,58 +243,58 @@ async def test_a_gain_on_few_questions_is_not_certain_though_its_interval_is_abo
 
 def test_seeds_are_put_together_as_mean_and_spread() -> None:
     tables = [[Claim("a", value=v, interval=(v - 0.1, v + 0.1), n=10, must=0.8)] for v in (0.7, 0.9, 0.95)]
-    (line,) = over_seeds(tables)
+    (line,) = join_seeds(tables)
     assert line.value == pytest.approx(0.85)
     assert line.spread == (0.7, 0.95)
     assert line.interval == pytest.approx((0.6, 1.05))
     assert "| a | 85.0% (70.0% to 95.0%) |" in as_table([line])
     gains = [[Claim("c", "points", 0.02, (0.01, 0.03), must=0.0, certain=True, p=p)] for p in (0.01, 0.06)]
-    assert [line.verdict for line in over_seeds([gains[0], gains[0]])] == ["met"]
-    assert [(line.p, line.verdict) for line in over_seeds(gains)] == [(0.06, "MISSED")]
-    assert over_seeds([gains[0], [msgspec.structs.replace(gains[0][0], p=None)]])[0].verdict == "MISSED"
-    assert over_seeds([[Claim("b")], [Claim("b")]]) == [Claim("b")]
+    assert [line.verdict for line in join_seeds([gains[0], gains[0]])] == ["met"]
+    assert [(line.p, line.verdict) for line in join_seeds(gains)] == [(0.06, "MISSED")]
+    assert join_seeds([gains[0], [msgspec.structs.replace(gains[0][0], p=None)]])[0].verdict == "MISSED"
+    assert join_seeds([[Claim("b")], [Claim("b")]]) == [Claim("b")]
     with pytest.raises(ConfigError):
-        over_seeds([[Claim("a")], [Claim("b")]])
+        join_seeds([[Claim("a")], [Claim("b")]])
 
 
 def test_distances_either_way_do_not_cancel_out_over_seeds() -> None:
     far = [[Claim("over torch", "points", value, must=0.02, within=True)] for value in (0.03, -0.03)]
-    (line,) = over_seeds(far)
+    (line,) = join_seeds(far)
     assert (line.value, line.verdict) == (0.0, "MISSED")
     near = [[Claim("over torch", "points", value, must=0.02, within=True)] for value in (0.02, -0.01)]
-    assert over_seeds(near)[0].verdict.partition(",")[0] == "met"
+    assert join_seeds(near)[0].verdict.partition(",")[0] == "met"
 
 
-def test_what_no_seed_has_a_case_of_is_told_of_all_their_answers() -> None:
+def test_a_share_of_zero_in_every_seed_gets_the_interval_of_all_answers() -> None:
     none = [[Claim("broken", value=0.0, interval=wilson(0, n), n=n, must=0.01, at_most=True)] for n in (181, 179, 177)]
-    (line,) = over_seeds(none)
+    (line,) = join_seeds(none)
     assert (line.n, line.interval) == (537, wilson(0, 537))
     assert line.interval[1] < 0.01 < wilson(0, 181)[1]
     assert "| broken (none in any seed; n is all seeds' answers) | 0.0% (0.0% to 0.0%) | 0.0% to 0.7% | 537 |" in (
         as_table([line])
     )
     once = msgspec.structs.replace(none[0][0], value=1 / 181, interval=wilson(1, 181))
-    (line,) = over_seeds([[once], *none[1:]])
+    (line,) = join_seeds([[once], *none[1:]])
     assert (line.n, line.note) == (177, "")  # the fewest that any of them answered
-    (line,) = over_seeds([none[0], [Claim("broken", must=0.01, at_most=True)]])
+    (line,) = join_seeds([none[0], [Claim("broken", must=0.01, at_most=True)]])
     assert (line.n, line.seeds, line.note) == (181, 1, "")
-    (points,) = over_seeds([[Claim("gain", "points", 0.0, (0.0, 0.0), n=9)]] * 2)
+    (points,) = join_seeds([[Claim("gain", "points", 0.0, (0.0, 0.0), n=9)]] * 2)
     assert (points.n, points.note) == (9, "")
 
 
-def test_a_note_stands_behind_the_name_and_says_of_which_seeds_it_is_true() -> None:
+def test_a_note_follows_the_name_and_lists_its_seeds() -> None:
     lines = [Claim("a", value=0.5, note=note) for note in ("96 of 100 updates", "", "96 of 100 updates", "80 of 100")]
-    (line,) = over_seeds([[line] for line in lines])
+    (line,) = join_seeds([[line] for line in lines])
     assert line.note == "seed 1 and 3: 96 of 100 updates; seed 4: 80 of 100"
-    assert over_seeds([[lines[0]], [lines[2]]])[0].note == "96 of 100 updates"
+    assert join_seeds([[lines[0]], [lines[2]]])[0].note == "96 of 100 updates"
     assert "| a (seed 1 and 3: 96 of 100 updates; seed 4: 80 of 100) | 50.0%" in as_table([line])
-    assert over_seeds([[Claim("a", note="open")], [lines[1]]])[0].note == ""  # of what was measured only
+    assert join_seeds([[Claim("a", note="open")], [lines[1]]])[0].note == ""  # only of measured lines
 
 
 def test_a_line_that_was_measured_for_one_of_three_seeds_is_no_mean_of_three() -> None:
     all_three = Claim("a", value=0.7, interval=(0.6, 0.8), n=10)
     once = Claim("control", "points", 0.2, (0.1, 0.3), n=10)
-    table = over_seeds([[all_three, once], *([[all_three, Claim("control", "points")]] * 2)])
+    table = join_seeds([[all_three, once], *([[all_three, Claim("control", "points")]] * 2)])
     assert [(line.seeds, line.spread) for line in table] == [(3, (0.7, 0.7)), (1, None)]
     assert "| control | +20.0 (1 seed) | +10.0 to +30.0 |" in as_table(table)
     assert "| a | 70.0% (70.0% to 70.0%) |" in as_table(table)

@@ -1,4 +1,4 @@
-"""Rows with cards swapped and reworded, a skill never met, and what plans for them show."""
+"""Rows with cards swapped and reworded, a skill never met, and the figures of plans for them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def solvable(swapped: list[Swapped]) -> list[Swapped]:
     return [one for one in swapped if right_plan(one.row) is not None]
 
 
-def test_a_swap_exchanges_what_two_cards_say_and_nothing_else() -> None:
+def test_a_swap_exchanges_the_texts_of_two_cards_and_nothing_else() -> None:
     assert len(SWAPPED) > 30
     rows = {row.task.id: row for row in ROWS}
     for one in SWAPPED:
@@ -90,12 +90,12 @@ def test_a_row_with_nothing_to_swap_is_left_out() -> None:
     assert swapped_rows([alone], seed=1) == []
 
 
-def test_routing_by_card_by_name_and_by_neither_are_told_apart() -> None:
+def test_routing_by_card_by_name_and_by_neither_are_distinguished() -> None:
     chosen = solvable(SWAPPED)
     by_name = [scored(right(one.row)) for one in chosen]
     by_card = [
         scored(routed(right(one.row), {one.first: one.second, one.second: one.first})) for one in chosen
-    ]  # what a policy that reads the swapped cards would write
+    ]  # the plans of a policy that reads the swapped cards
     nobody = [scored(routed(right(one.row), {one.first: "checker", one.second: "checker"})) for one in chosen]
     assert followed(chosen, by_card).card == share([1] * len(chosen))
     assert followed(chosen, by_name).name == share([1] * len(chosen))

@@ -1,4 +1,4 @@
-"""The controls: imitation of right rollouts, rewards that say nothing, one adapter from question to answer."""
+"""The controls: imitation of right rollouts, rewards without information, one adapter from question to answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dirigent_gym.train.recipe import BaseSettings, DirectRecipe, PolicySettings
 from dirigent_gym.train.rows import right_plan, training_rows
 from dirigent_gym.train.run import Result, carry_out, train_conductor
 from dirigent_gym.train.task import GymTask
-from dirigent_gym.train.workers import Hands, exact_workers
+from dirigent_gym.train.workers import Resources, exact_workers
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -38,12 +38,16 @@ async def test_a_control_changes_the_rewards_that_are_trained_on_and_no_figure(c
     for name in ("none", control):
         recipe = Recipe("any", reward=msgspec.structs.replace(Recipe("any").reward, control=name))
         task = GymTask(
-            recipe, rows=training_rows(recipe, ()), dev=(), hands=Hands(exact_workers()), runner=asyncio.Runner()
+            recipe,
+            rows=training_rows(recipe, ()),
+            dev=(),
+            resources=Resources(exact_workers()),
+            runner=asyncio.Runner(),
         )
         asked = task.draw(6, step=0, rng=random.Random(0))
         plans = [right_plan(one.extra) for one in asked]
         right = [
-            format_plan(one.extra.as_shown(plan), one.extra.shown, dialect="lines") if plan else "none"
+            format_plan(one.extra.with_shown_names(plan), one.extra.shown, dialect="lines") if plan else "none"
             for one, plan in zip(asked, plans, strict=True)
         ]
         wrong = [f"Say nothing. | {one.extra.shown[0]} 0 | -" for one in asked]

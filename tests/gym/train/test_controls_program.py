@@ -1,4 +1,4 @@
-"""The program that trains controls beside one another: real runs of a tiny model, from recipes in a folder."""
+"""The program that trains controls in parallel: real runs of a tiny model, from recipes in a folder."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def run(*given: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.timeout(600)
-def test_controls_are_trained_beside_one_another_and_what_failed_is_named(tmp_path: Path) -> None:
+def test_controls_are_trained_in_parallel_and_failures_are_named(tmp_path: Path) -> None:
     recipes = tmp_path / "recipes"
     recipes.mkdir()
     (recipes / "control-direct.toml").write_text(DIRECT)
     (recipes / "control-shuffled.toml").write_text('name = "x"\n[grpo]\nstepps = 1\n')
     cut = tmp_path / "runs" / "control-shuffled"
     cut.mkdir(parents=True)
-    (cut / "result.json").write_text('{"step": 1, "steps": 2}')  # what an earlier part came to is no excuse
+    (cut / "result.json").write_text('{"step": 1, "steps": 2}')  # the result of an earlier part does not count
     asked = ("direct", "shuffled", "--recipes", str(recipes), "--train-only")
     done = run(*asked, cwd=tmp_path)
     assert done.returncode == 1
@@ -55,7 +55,7 @@ def test_controls_are_trained_beside_one_another_and_what_failed_is_named(tmp_pa
     written = result.stat().st_mtime_ns
     assert program.measurable(tmp_path / "runs") == {"direct": tmp_path / "runs" / "control-direct"}
     again = run("direct", *asked[2:], cwd=tmp_path)
-    assert (again.returncode, result.stat().st_mtime_ns) == (0, written)  # what has ended is not trained again
+    assert (again.returncode, result.stat().st_mtime_ns) == (0, written)  # a finished control is not trained again
 
 
 STAND_IN = """
@@ -78,7 +78,7 @@ if name == "other":
     ("names", "told", "failed"),
     [
         (["other", "hungry"], ["other beside", "hungry beside", "hungry alone"], []),
-        (["never"], ["never alone"], ["never"]),  # nobody is there to wait for
+        (["never"], ["never alone"], ["never"]),  # there is no other run to wait for
     ],
 )
 def test_one_for_which_no_memory_was_left_begins_again_once_another_has_ended(
@@ -102,7 +102,7 @@ def test_one_for_which_no_memory_was_left_begins_again_once_another_has_ended(
     assert sorted(seen.read_text().splitlines()) == sorted(told)
 
 
-def test_one_that_still_waits_for_memory_when_time_is_up_is_named(
+def test_a_control_that_still_waits_for_memory_at_the_end_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def started(name: str, args: argparse.Namespace, **_: object) -> program.Control:
@@ -149,7 +149,7 @@ def test_the_table_is_asked_for_with_the_controls_that_are_there(
     assert line.endswith(f"--out {tmp_path}/controls.json --limit 7 --rejection {tmp_path}/control-rft")
 
 
-def test_what_failed_keeps_the_others_from_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_control_does_not_keep_others_from_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "control-direct" / "adapter").mkdir(parents=True)
     measured: list[dict[str, Path]] = []
     monkeypatch.setattr(sys, "argv", ["controls.py", "rft", "direct", "--out", str(tmp_path)])
@@ -167,7 +167,7 @@ def test_what_failed_keeps_the_others_from_no_table(tmp_path: Path, monkeypatch:
         (("rft", "--at-once", "0"), "--at-once 1"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(given: tuple[str, ...], message: str, tmp_path: Path) -> None:
+def test_contradictory_options_are_refused(given: tuple[str, ...], message: str, tmp_path: Path) -> None:
     done = run(*given, cwd=tmp_path)
     assert done.returncode == 2
     assert says(done.stderr, message)

@@ -1,4 +1,4 @@
-"""What is drawn to train on: by stage, by what can be learned from it, and again the same after a resume."""
+"""The rows drawn for training: by stage, by how much they teach, and the same again after a resume."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_row_shows_its_cards_and_then_its_question() -> None:
     assert all(info.about in system.text for info in row.infos)
 
 
-def test_some_training_rows_hide_who_is_behind_a_card_but_none_that_is_measured() -> None:
+def test_some_training_rows_but_no_measured_row_hide_worker_names() -> None:
     rows = RowSource(1, RowSettings(rename=0.25, misname=0.25)).draw(80)
     assert 20 < sum(row.shown != row.names for row in rows) < 60
     assert any(set(row.shown) == set(row.names) for row in rows if row.shown != row.names)
@@ -54,11 +54,11 @@ def test_some_training_rows_hide_who_is_behind_a_card_but_none_that_is_measured(
     assert all(row.shown == row.names for row in held_rows("dev", 20, seed=1))
     for row in rows:
         plan = Plan(tuple(Step(name, "Do it.", ()) for name in row.names))
-        assert [step.worker for step in row.as_shown(plan).steps] == list(row.shown)
-        assert row.as_meant(row.as_shown(plan)) == plan
+        assert [step.worker for step in row.with_shown_names(plan).steps] == list(row.shown)
+        assert row.with_worker_names(row.with_shown_names(plan)) == plan
 
 
-def test_more_rows_may_hide_who_is_behind_a_card_once_the_first_stage_is_passed() -> None:
+def test_more_rows_may_hide_worker_names_after_the_first_stage() -> None:
     settings = RowSettings(rename=0.0, misname=0.0, later_rename=0.5, later_misname=0.5)
     assert all(row.shown == row.names for row in RowSource(1, settings).draw(20))
     later = RowSource(1, settings, state=RowState(stage=1)).draw(20)
@@ -83,13 +83,13 @@ def test_each_way_of_naming_has_its_own_share_of_the_rows() -> None:
 def test_a_plan_in_shown_names_is_carried_out_by_those_behind_them() -> None:
     source = RowSource(3, RowSettings(rename=0.5, misname=0.5))
     rows = [row for row in source.draw(60) if right_plan(row) is not None and row.task.depth == 1]
-    texts = [format_plan(row.as_shown(right_plan(row) or Plan(())), row.shown, dialect="lines") for row in rows]
+    texts = [format_plan(row.with_shown_names(right_plan(row) or Plan(())), row.shown, dialect="lines") for row in rows]
     assert any(row.shown != row.names for row in rows)
     scored = asyncio.run(score(rows, texts, exact_workers(RL_ROSTER)))
     assert all(one.correct for one in scored)
 
 
-def test_a_share_of_the_rows_is_asked_in_everyday_words_and_none_that_is_measured() -> None:
+def test_a_share_of_training_rows_and_no_measured_row_has_everyday_words() -> None:
     settings = RowSettings(everyday=0.5)
     drawn = Counter(row.task.tags["style"] for row in RowSource(1, settings).draw(200))
     assert 60 <= drawn["everyday"] <= 120
@@ -127,7 +127,7 @@ def test_nine_pools_in_ten_can_solve_their_question_and_no_pool_holds_the_held_o
     assert not any("planets" in row.names for row in rows)
 
 
-def test_every_worker_stands_at_every_position() -> None:
+def test_every_worker_occurs_at_every_position() -> None:
     rows = RowSource(5).draw(400)
     seen = Counter((name, i) for row in rows for i, name in enumerate(row.names[:3]))
     assert len(seen) == 3 * len(RL_ROSTER)
@@ -174,7 +174,7 @@ def test_a_kind_right_half_of_the_time_weighs_most_and_no_kind_less_than_the_flo
     assert kind_weight(0.9, floor=0.2) == pytest.approx(0.2 + 0.8 * 0.36)
 
 
-def test_what_is_always_right_is_asked_less_but_still_asked() -> None:
+def test_kinds_that_are_always_right_are_asked_less_but_still_asked() -> None:
     source = RowSource(9, RowSettings(kind_floor=0.2))
     before = sum(row.task.depth == 1 for row in source.draw(400))
     for _ in range(4):
@@ -200,7 +200,7 @@ def test_in_the_last_stage_depths_have_weights_of_their_own(stage: int, often: b
     assert settings.depth_weight(2, stage=stage) == 1.0
 
 
-def test_a_depth_that_is_none_and_a_weight_that_draws_nothing_are_refused() -> None:
+def test_an_invalid_depth_and_a_zero_weight_are_refused() -> None:
     with pytest.raises(ValueError, match=facts("two 1.0")):
         RowSettings(depth_weights={"two": 1.0})
     with pytest.raises(ValueError, match=facts("2 0.0")):

@@ -1,4 +1,4 @@
-"""A run's folder: whose it is, and which changes of a recipe `--resume` takes."""
+"""A run's folder: the run that owns it, and the changes of a recipe that `--resume` accepts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.facts import facts, says
 
 from dirigent.errors import ConfigError
-from dirigent_gym.train.folder import SEAL, claim, default_folder, differences, held, write_durably
+from dirigent_gym.train.folder import SEAL, claim, default_folder, differences, locked, write_durably
 from dirigent_gym.train.recipe import BaseSettings, DirectRecipe, GrpoSettings, Recipe
 
 RECIPE = Recipe("run", grpo=GrpoSettings(steps=340, learning_rate=3e-4))
@@ -44,7 +44,7 @@ def test_a_start_that_failed_leaves_the_folder_to_the_recipe_as_it_was_mended(tm
     assert kept(tmp_path) == mended
 
 
-def test_a_longer_run_at_another_rate_goes_on_under_another_name(tmp_path: Path) -> None:
+def test_a_run_may_resume_with_more_steps_another_rate_and_another_name(tmp_path: Path) -> None:
     longer = msgspec.structs.replace(
         with_grpo(steps=464, learning_rate=8e-4, minibatch_rows=512, save_every_steps=2),
         name="other",
@@ -70,12 +70,12 @@ def test_each_seed_has_a_folder_of_its_own() -> None:
 
 def test_a_folder_is_one_launchs_at_a_time(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    with held(folder):
-        with pytest.raises(ConfigError, match=facts("run --out")), held(folder):
+    with locked(folder):
+        with pytest.raises(ConfigError, match=facts("run --out")), locked(folder):
             pytest.fail("two runs would write the same checkpoints")
-        with held(tmp_path / "other"):
+        with locked(tmp_path / "other"):
             pass
-    with held(folder):
+    with locked(folder):
         pass
 
 

@@ -1,4 +1,4 @@
-"""No test text is learned from: a run that would be shown one ends, wherever the text comes from."""
+"""No run learns from a test text: a run that meets one ends, whatever the text's source."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dirigent_gym.train.heldout import HeldOut, held_out
 from dirigent_gym.train.recipe import DirectRecipe, Recipe, load_conductor
 from dirigent_gym.train.rows import training_rows
 from dirigent_gym.train.task import GymTask
-from dirigent_gym.train.workers import Hands
+from dirigent_gym.train.workers import Resources
 
 ROOT = Path(__file__).parents[3]
 
@@ -63,7 +63,7 @@ def test_every_question_that_is_reported_is_found(reported: list[Task]) -> None:
             held_out().check([f"Now, please. {task.question}"])
 
 
-def test_it_says_what_the_slow_way_says(reported: list[Task]) -> None:
+def test_it_agrees_with_the_slow_comparison(reported: list[Task]) -> None:
     training = [task.question for task in generate("train", 500, seed=3)]
     assert_disjoint(training, [task.question for task in reported])
     held_out().check(training)
@@ -99,8 +99,8 @@ def test_lessons_with_a_test_text_are_not_drawn(
 def test_kept_lessons_with_a_test_text_are_not_taken_up(
     recipe: Recipe, reported: list[Task], tmp_path: Path, place: str
 ) -> None:
-    file = lessons.keep_lessons(recipe, tmp_path)
-    kept = msgspec.msgpack.decode(lzma.decompress(file.read_bytes()), type=lessons.Kept)
+    file = lessons.store_lessons(recipe, tmp_path)
+    kept = msgspec.msgpack.decode(lzma.decompress(file.read_bytes()), type=lessons.StoredLessons)
     first, text = kept.pairs[0], reported[0].question
     if place == "question":
         leak = lessons.Pair((*first.messages[:-1], Message("user", text)), first.completion)
@@ -122,7 +122,7 @@ def test_rows_with_a_test_text_are_not_trained_on(recipe: Recipe, reported: list
 
     source.draw = leaking  # type: ignore[method-assign]
     with asyncio.Runner() as runner:
-        task = GymTask(recipe, rows=source, dev=(), hands=Hands({}), runner=runner)
+        task = GymTask(recipe, rows=source, dev=(), resources=Resources({}), runner=runner)
         with pytest.raises(ConfigError, match=facts("training")):
             task.draw(4, step=0, rng=random.Random(0))
 

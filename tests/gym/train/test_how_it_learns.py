@@ -1,4 +1,4 @@
-"""The page on learning says what the code does: its example runs, its links lead somewhere, its figures are right."""
+"""The page on learning agrees with the code: its example runs, its links work, its figures are right."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_hand_worked_numbers_are_the_codes(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == shown
 
 
-def test_the_page_tells_the_settings_as_they_are() -> None:
+def test_the_page_states_the_actual_settings() -> None:
     assert (DEFAULT_REWARDS.invalid, DEFAULT_REWARDS.wrong, DEFAULT_REWARDS.right) == (0.0, 0.1, 1.0)
     assert says(PAGE, f"{DEFAULT_LAMBDA.from_share:.0%}")
     assert says(PAGE, f"{DEFAULT_LAMBDA.most:g}")

@@ -1,4 +1,4 @@
-"""Lessons drawn ahead: the same ones, kept in the run's folder, and never those of another recipe."""
+"""Lessons drawn ahead: the same lessons, stored in the run's folder, and never those of another recipe."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from dirigent.cli import app
 from dirigent.errors import ConfigError
 from dirigent_gym.train import lessons
-from dirigent_gym.train.lessons import FILE, draw_lessons, keep_lessons, lessons_for
+from dirigent_gym.train.lessons import FILE, draw_lessons, lessons_for, store_lessons
 from dirigent_gym.train.recipe import Recipe, load_conductor
 
 ROOT = Path(__file__).parents[3]
@@ -29,18 +29,18 @@ def recipe() -> Recipe:
 def test_kept_lessons_are_those_that_would_be_drawn(recipe: Recipe, tmp_path: Path) -> None:
     drawn = draw_lessons(recipe, seed=recipe.seed)
     assert lessons_for(recipe, tmp_path) == drawn
-    keep_lessons(recipe, tmp_path / "run")
+    store_lessons(recipe, tmp_path / "run")
     assert lessons_for(recipe, tmp_path / "run") == drawn
 
 
-def test_what_is_kept_is_read_and_not_drawn(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keep_lessons(recipe, tmp_path)
+def test_stored_lessons_are_read_and_not_drawn(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store_lessons(recipe, tmp_path)
     monkeypatch.setattr(lessons, "draw_lessons", lambda *_, **__: pytest.fail("drawn although they are kept"))
     assert len(lessons_for(recipe, tmp_path)) == 40
 
 
 def test_those_of_another_seed_are_refused(recipe: Recipe, tmp_path: Path) -> None:
-    keep_lessons(recipe, tmp_path)
+    store_lessons(recipe, tmp_path)
     with pytest.raises(ConfigError, match=facts(FILE)):
         lessons_for(msgspec.structs.replace(recipe, seed=2), tmp_path)
 
@@ -48,7 +48,7 @@ def test_those_of_another_seed_are_refused(recipe: Recipe, tmp_path: Path) -> No
 def test_those_of_another_generator_are_refused(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep_lessons(recipe, tmp_path / "run")
+    store_lessons(recipe, tmp_path / "run")
     (tmp_path / "wordings.toml").write_text("")
     monkeypatch.setattr(lessons, "GENERATOR", tmp_path)
     with pytest.raises(ConfigError, match=facts(FILE)):
@@ -59,7 +59,7 @@ def test_those_of_another_generator_are_refused(
 def test_those_of_other_prompts_are_refused(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put_otherwise: str
 ) -> None:
-    keep_lessons(recipe, tmp_path)
+    store_lessons(recipe, tmp_path)
     as_now = getattr(lessons, put_otherwise)
     monkeypatch.setattr(lessons, put_otherwise, lambda *given, **named: as_now(*given, **named)[::-1])
     with pytest.raises(ConfigError, match=facts(FILE)):
@@ -67,7 +67,7 @@ def test_those_of_other_prompts_are_refused(
 
 
 @pytest.mark.parametrize("content", [b"", b"no lessons", b"\xfd7zXZ\x00cut"])
-def test_a_file_that_is_none_of_ours_is_named(recipe: Recipe, tmp_path: Path, content: bytes) -> None:
+def test_a_file_without_lessons_is_named(recipe: Recipe, tmp_path: Path, content: bytes) -> None:
     (tmp_path / FILE).write_bytes(content)
     with pytest.raises(ConfigError, match=facts(f"{FILE}")):
         lessons_for(recipe, tmp_path)
@@ -87,7 +87,7 @@ def test_the_command_draws_them_and_ends(recipe: Recipe, tmp_path: Path, seed: i
     assert lessons_for(drawn_by, out) == draw_lessons(drawn_by, seed=seed)
 
 
-def test_a_recipe_without_lessons_says_so() -> None:
+def test_the_error_for_a_recipe_without_lessons_says_so() -> None:
     result = CliRunner().invoke(app, ["train", str(ROOT / "gym/recipes/specialists.toml"), "--draw-lessons"])
     assert result.exit_code != 0
     assert result.output.strip()

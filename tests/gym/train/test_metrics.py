@@ -1,4 +1,4 @@
-"""Figures of a step worked by hand, and a watch that knows the collapse from healthy training."""
+"""Figures of a step worked by hand, and a watch that distinguishes a collapse from healthy training."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_validity_and_accuracy_leave_dropped_rollouts_out() -> None:
     assert found["reward_base"] == pytest.approx((1.0 + 0.1 + 0.1 + 0.0) / 4)
 
 
-def test_where_plans_are_right_is_told_apart() -> None:
+def test_decomposition_routing_and_access_are_measured_separately() -> None:
     plan = right(CHAIN)
     blind = Plan(tuple(msgspec.structs.replace(step, access=()) for step in plan.steps))
     plans = [plan, rerouted(plan, "checker"), blind, Plan(plan.steps[:1])]
@@ -87,7 +87,7 @@ def test_a_figure_with_nothing_to_measure_is_left_out() -> None:
     assert "valid" not in step_metrics([CHAIN], [DROPPED])
 
 
-def test_accuracy_is_told_by_depth_and_shape() -> None:
+def test_accuracy_is_given_by_depth_and_shape() -> None:
     rows = [ONE, ONE, CHAIN, FAN]
     hits = [True, False, False, True]
     found = step_metrics(rows, [scored(right(row), correct=hit) for row, hit in zip(rows, hits, strict=True)])
@@ -98,14 +98,14 @@ def test_accuracy_is_told_by_depth_and_shape() -> None:
     assert "accuracy_depth_3" not in found
 
 
-def test_accuracy_is_told_apart_for_words_that_training_never_shows() -> None:
+def test_accuracy_is_separate_for_wordings_that_training_never_shows() -> None:
     new = replace(ONE, task=replace(ONE.task, tags=ONE.task.tags | {"wording": "new"}))
     known = replace(ONE, task=replace(ONE.task, tags=ONE.task.tags | {"wording": "known"}))
     found = step_metrics([new, known, known], [scored(right(ONE), correct=hit) for hit in (True, True, False)])
     assert (found["accuracy_new_wording"], found["accuracy_known_wording"]) == (1.0, 0.5)
 
 
-def test_routing_is_told_apart_for_workers_under_other_names() -> None:
+def test_routing_is_separate_for_workers_under_other_names() -> None:
     renamed = replace(ONE, infos=tuple(WorkerInfo(f"worker {i}") for i in range(len(ONE.names))))
     wrong = Plan(tuple(replace(step, worker="checker") for step in right(ONE).steps))
     plans = [right(ONE), right(ONE), wrong]
@@ -221,7 +221,7 @@ def test_many_workers_but_one_step_each_is_a_collapse_of_its_own() -> None:
     assert says(found[1], "1.70")
 
 
-def test_losing_the_language_of_plans_is_a_collapse_and_not_yet_having_it_is_none() -> None:
+def test_losing_the_language_of_plans_is_a_collapse_and_lacking_it_at_first_is_not() -> None:
     lost = [step(0.3, valid=0.95)] + [step(0.05, valid=0.2)] * 3
     found = first_message(lost)
     assert found is not None
@@ -252,7 +252,7 @@ def test_a_resumed_watch_remembers_how_long_it_has_looked_collapsed() -> None:
 def test_one_step_everywhere_is_noticed_in_the_gym_though_accuracy_rises(
     accuracies: tuple[float, ...], update: int
 ) -> None:
-    """The two first runs on a GPU: one step a question from this update on, right ever more often."""
+    """The first two runs on a GPU: one step a question from this update on, with growing accuracy."""
     steps = [1.9 if i < update else 1.0 for i in range(len(accuracies))]
     history = [
         step(accuracy, steps=n, entropy=0.8, plans_known=1.0, questions=64.0)
@@ -272,7 +272,7 @@ def test_one_worker_is_noticed_in_the_gym_though_accuracy_rises() -> None:
 
 
 def own(accuracy: float, *, entropy: float, questions: float = 16.0) -> Metrics:
-    """Tasks and a pool of somebody's own: no plan is known to be right, and positions are names."""
+    """Tasks and a pool of a user's own: no plan is known to be right, and positions are names."""
     return step(
         accuracy, steps=1.0, entropy=entropy, position_entropy=entropy, steps_needed=1.0, plans_known=0.0,
         questions=questions,
@@ -293,7 +293,7 @@ def test_one_worker_that_is_right_less_often_than_the_choice_before_it_is_a_coll
     assert says(found[1], "0.05 20% 1.00")
 
 
-def test_what_the_watch_weighs_is_kept_in_checkpoints() -> None:
+def test_the_watchs_state_is_kept_in_checkpoints() -> None:
     watch = Collapse()
     for metrics in [own(0.45, entropy=0.9)] * 10 + [own(0.2, entropy=0.05)] * 2:
         assert watch.update(metrics) is None

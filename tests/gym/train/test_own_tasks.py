@@ -1,4 +1,4 @@
-"""Training on tasks of a file over workers that cost something: it ends at its cap and goes on with a higher one."""
+"""Training on tasks of a file over workers with a price: it ends at its cap and continues with a higher one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ A_CALL_USD = 0.01
 
 @pytest.fixture
 def own(small_recipe: Recipe, tmp_path: Path) -> Recipe:
-    """Tasks of a file, whose right plans nobody knows, over workers of a dirigent.toml."""
+    """Tasks of a file, whose right plans are unknown, over workers of a dirigent.toml."""
     tasks = [msgspec.structs.replace(task, sketch=None) for task in skill_tasks("train", 12, skills=NAMES, seed=1)]
     file = tmp_path / "tasks.jsonl"
     file.write_bytes(b"\n".join(msgspec.json.encode(task) for task in tasks))
@@ -60,7 +60,7 @@ def steps_of(out: Path) -> dict[int, dict[str, Any]]:
     return {row["step"]: row for row in rows if row["kind"] == "train"}
 
 
-def test_a_run_reports_what_workers_cost_and_ends_at_its_cap_with_a_checkpoint(
+def test_a_run_reports_the_cost_of_workers_and_ends_at_its_cap_with_a_checkpoint(
     own: Recipe, started: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(started, tmp_path / "capped")
@@ -85,7 +85,7 @@ def test_a_run_reports_what_workers_cost_and_ends_at_its_cap_with_a_checkpoint(
     assert whole.spent_usd == pytest.approx(cut.spent_usd + paid(more))
 
 
-def test_a_cap_too_low_for_the_start_says_so_and_keeps_the_warm_start(own: Recipe, started: Path) -> None:
+def test_a_cap_too_low_for_the_start_is_reported_and_keeps_the_warm_start(own: Recipe, started: Path) -> None:
     workers = pool()
     with pytest.raises(CapReached, match=facts("--resume")):
         train_conductor(capped(own, 0.5 * A_CALL_USD), out=started, workers=workers, quiet=True)

@@ -72,7 +72,7 @@ def test_cards_are_written_as_they_are_read(tmp_path: Path) -> None:
     assert (into / "cards.toml").read_text() == cards_text(cards)
 
 
-def test_what_figures_may_claim_stands_on_the_cards_of_planners_packed_with_it(tmp_path: Path) -> None:
+def test_claims_are_written_on_the_cards_of_the_planners_packed_with_them(tmp_path: Path) -> None:
     into = tmp_path / "weights"
     into.mkdir()
     folders = {name: peft_folder(tmp_path / name) for name in ("facts", "conductor", "warm-start")}

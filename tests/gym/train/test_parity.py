@@ -1,4 +1,4 @@
-"""The page of parity: how many replies are the same, each that differs, and what is kept from run to run."""
+"""The page of parity: the number of equal replies, each that differs, and the parts kept from run to run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def part(*, subject: Subject = SUBJECT, commit: str = "abc123", on: tuple[Differ
     return Part(subject, Templates(200, 200, 200), tuple(rows), 190, commit, "2026-11-16", 600.0, 2, {"torch": "2.13"})
 
 
-def test_the_page_counts_what_is_the_same_and_lists_what_differs() -> None:
+def test_the_page_counts_equal_answers_and_lists_different_ones() -> None:
     page = as_page({"f16": part(on=(TIED, Difference(19, 0, "|", "\n", 0.02)))})
     assert says(page, "`conductor`")
     assert says(page, "200 20")
@@ -60,7 +60,7 @@ def test_nothing_that_differs_is_no_table() -> None:
     assert "All that differ" not in as_page({"f16": part()})
 
 
-def test_the_control_says_which_differences_are_gone_without_rounding() -> None:
+def test_the_control_names_differences_that_vanish_without_rounding() -> None:
     other = Difference(9, 1, "a", "b", 0.001)
     memory = part(on=(other, Difference(50, 2, "a", "b", 0.1)))
     page = as_page({"f16": part(on=(TIED, other)), "f32": memory, "f32-all": part()})
@@ -81,9 +81,7 @@ def test_a_precision_of_another_file_or_of_other_prompts_is_not_kept(field: str,
     assert list(parity.with_part({"f32": part(subject=other)}, "f16", part())) == ["f16"]
 
 
-def test_what_is_written_is_read_again_and_the_page_can_be_written_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_written_results_are_read_again_and_give_the_same_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, parts = tmp_path / "new" / "p.json", {"f16": part(on=(TIED,)), "f32": part()}
     write(parts, out)
     assert read(out) == parts
@@ -118,7 +116,7 @@ def test_a_file_that_is_no_comparison_is_said_to_be_none(tmp_path: Path) -> None
         read(tmp_path / "p.json")
 
 
-def test_the_adapter_of_the_control_has_the_numbers_of_the_one_that_ships(tmp_path: Path) -> None:
+def test_the_controls_adapter_has_the_numbers_of_the_shipped_one(tmp_path: Path) -> None:
     shipped = packaged()["guesser"]
     narrow = gguf.GGUFReader(shipped)
     wide = gguf.GGUFReader(parity._widened(shipped, tmp_path / "wide.gguf"))
@@ -147,7 +145,7 @@ def test_the_second_control_keeps_its_memory_in_float32_and_nothing_else_is_chan
     assert xllamacpp.CommonParams is plain
 
 
-def test_the_page_in_the_docs_is_what_was_measured_of_the_conductor_that_ships() -> None:
+def test_the_page_in_the_docs_equals_the_measurement_of_the_shipped_conductor() -> None:
     parts = read(parity.PUBLISHED)
     assert parity.PUBLISHED.with_suffix(".md").read_text(encoding="utf-8") == as_page(parts)
     assert list(parts) == ["f16", "f32", "f32-all"]

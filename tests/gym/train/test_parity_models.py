@@ -1,4 +1,4 @@
-"""torch and llama.cpp say the same on the gym's prompts, with the adapter off, on and merged."""
+"""torch and llama.cpp give the same replies to the gym's prompts, with the adapter off, on and merged."""
 
 from __future__ import annotations
 

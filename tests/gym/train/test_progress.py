@@ -1,4 +1,4 @@
-"""What is shown and kept of a run while it goes on."""
+"""The progress of a run on the terminal and in its files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_progress_line_reads_as_designed() -> None:
     assert duration(3900) == "1 h 5 m"
 
 
-def test_progress_goes_on_in_the_same_file(tmp_path: Path) -> None:
+def test_a_resumed_run_appends_to_the_same_file(tmp_path: Path) -> None:
     for step in (1, 2):
         progress = Progress(tmp_path, steps=2, quiet=True)
         progress.record("train", step, {"reward": 0.123456789123})

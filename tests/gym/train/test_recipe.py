@@ -1,4 +1,4 @@
-"""Recipes: every one that ships is parsed, and faults name the key and the way out."""
+"""Recipes: every shipped one is parsed, and faults name the key and the remedy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dirigent_gym.train.recipe import (
 )
 from dirigent_gym.train.reward import score
 from dirigent_gym.train.rows import dev_rows
-from dirigent_gym.train.workers import open_hands
+from dirigent_gym.train.workers import open_resources
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "gym" / "recipes"
@@ -73,14 +73,14 @@ def test_gym_gpu_starts_from_the_settings_that_were_measured() -> None:
     assert recipe.warm_start.lessons == "gym_decompositions"
 
 
-def test_gym_language_differs_from_what_ships_in_its_start_and_in_what_was_found_since() -> None:
+def test_gym_language_differs_from_the_shipped_recipe_in_its_start_and_in_later_findings() -> None:
     ours, theirs = load_conductor(FOLDER / "gym-language.toml"), load_conductor(FOLDER / "gym-gpu.toml")
     assert ours.warm_start.lessons == "warm_start"
     different = {field for field in Recipe.__struct_fields__ if getattr(ours, field) != getattr(theirs, field)}
     assert different == {"name", "about", "warm_start", "grpo", "rows"}
 
 
-def test_gym_everyday_differs_from_what_ships_in_how_its_questions_are_put() -> None:
+def test_gym_everyday_differs_from_the_shipped_recipe_in_its_wordings() -> None:
     ours, theirs = load_conductor(FOLDER / "gym-everyday.toml"), load_conductor(FOLDER / "gym-gpu.toml")
     assert ours.rows.everyday > 0
     same = msgspec.structs.replace(ours, name=theirs.name, about=theirs.about, rows=theirs.rows)
@@ -91,7 +91,7 @@ def test_gym_everyday_differs_from_what_ships_in_how_its_questions_are_put() -> 
 FREE = "price = { input = 0, output = 0 }\n"
 
 
-async def test_what_own_tasks_says_of_tasks_and_workers_is_taken_as_it_stands(tmp_path: Path) -> None:
+async def test_the_examples_in_own_tasks_are_valid_tasks_and_configuration(tmp_path: Path) -> None:
     recipe = load_conductor(FOLDER / "own-tasks.toml")
     said = [
         line.removeprefix("#   ") for line in (FOLDER / "own-tasks.toml").read_text().splitlines() if "#   " in line
@@ -108,11 +108,11 @@ async def test_what_own_tasks_says_of_tasks_and_workers_is_taken_as_it_stands(tm
     )
     workers = msgspec.structs.replace(recipe.workers, config=str(tmp_path / recipe.workers.config))
     recipe = msgspec.structs.replace(recipe, tasks=tasks, workers=workers)
-    async with open_hands(recipe) as hands:
-        assert hands.spending is not None
-        assert hands.spending.max_cost_usd == 10.0
-        rows = dev_rows(recipe, [worker.info for worker in hands.workers.values()], n=1)
-        (found,) = await score(rows, ["Say it. | one 0 | -"], hands.workers, ledger=hands.spending)
+    async with open_resources(recipe) as resources:
+        assert resources.spending is not None
+        assert resources.spending.max_cost_usd == 10.0
+        rows = dev_rows(recipe, [worker.info for worker in resources.workers.values()], n=1)
+        (found,) = await score(rows, ["Say it. | one 0 | -"], resources.workers, ledger=resources.spending)
     assert found.correct
     profile = load_config(tmp_path / "dirigent.toml").config.profile[recipe.workers.profile]
     assert profile.max_steps == recipe.rows.max_steps, "so that it is asked as it was trained"
@@ -261,8 +261,10 @@ planner_worker = "mine"
 
 
 async def offered(file: Path, *, profile: str = "") -> list[str]:
-    async with open_hands(Recipe("mine", workers=WorkerSettings("config", config=str(file), profile=profile))) as hands:
-        return list(hands.workers)
+    async with open_resources(
+        Recipe("mine", workers=WorkerSettings("config", config=str(file), profile=profile))
+    ) as resources:
+        return list(resources.workers)
 
 
 async def test_the_conductor_that_a_run_is_to_make_may_stand_in_the_file_of_its_workers(tmp_path: Path) -> None:

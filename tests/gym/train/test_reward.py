@@ -64,7 +64,7 @@ def test_cost_never_moves_a_group_without_a_correct_answer() -> None:
     assert rewards([group], 0.2) == rewards([group], 0.0) == [[0.0, 0.1, 0.1]]
 
 
-def test_what_a_wrong_rollout_cost_does_not_change_what_the_right_ones_earn() -> None:
+def test_the_cost_of_a_wrong_rollout_does_not_change_the_rewards_of_right_ones() -> None:
     dear_and_wrong = msgspec.structs.replace(WRONG, cost=1000.0)
     with_it = rewards([[right(2.0), right(4.0), dear_and_wrong]], 0.2)[0]
     assert with_it[:2] == rewards([[right(2.0), right(4.0), WRONG]], 0.2)[0][:2]
@@ -160,7 +160,7 @@ def text(plan: Plan, row: Row) -> str:
     return format_plan(plan, row.names, dialect="lines")
 
 
-async def test_right_wrong_and_invalid_plans_are_told_apart() -> None:
+async def test_right_wrong_and_invalid_plans_get_different_rewards() -> None:
     # Not one whose first result happens to be the answer: the smaller of 3 and 21 is 3.
     row = next(
         row for row in rows_of("chain", 9) if row.task.sketch and row.task.sketch.steps[0].gold != row.task.answer
@@ -202,7 +202,7 @@ class Lenient(Sandbox):
         return Verdict(True, "passed")
 
 
-async def test_programs_are_judged_in_the_sandbox_and_without_a_judge_nobody_is_punished() -> None:
+async def test_programs_are_judged_in_the_sandbox_and_without_it_no_plan_is_punished() -> None:
     task = Task("one", "Write f.", answer_of(CodeProblem("assert f() == 1", ("f",))), grader="code")
     workers = {"coder": Scripted("def f():\n    return 1", name="coder")}
     row = file_row(task, [worker.info for worker in workers.values()], max_steps=5)
@@ -378,7 +378,7 @@ async def test_no_more_plans_run_at_the_same_time_than_allowed() -> None:
     assert most == 2
 
 
-async def test_a_second_round_may_read_what_the_first_one_found_or_accept_it() -> None:
+async def test_a_second_round_may_read_the_first_rounds_results_or_accept_them() -> None:
     row = next(
         row for row in rows_of("chain", 9) if row.task.sketch and row.task.sketch.steps[-2].gold != row.task.answer
     )
@@ -425,6 +425,6 @@ def test_a_shuffled_control_deals_the_same_rewards_out_at_random_by_its_seed() -
     assert dealt != controlled(given, [group] * 20, settings, seed=2)
 
 
-def test_without_a_control_rewards_are_what_they_were() -> None:
+def test_without_a_control_rewards_are_unchanged() -> None:
     group = group_of_four()
     assert controlled([[0.0, 0.1, 1.0, None]], [group], RewardSettings(), seed=1) == [[0.0, 0.1, 1.0, None]]

@@ -1,4 +1,4 @@
-"""A recipe carried out: a tiny model learns, leaves its adapter, and goes on wherever a run was ended."""
+"""A recipe carried out: a tiny model learns, leaves its adapter, and continues wherever a run ended."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dirigent.learn.export import load_adapter
 from dirigent.messages import Observe, Reply, Request, ignore
 from dirigent.workers.worker import Worker
 from dirigent_gym.train.faults import DiskFull, OutOfMemory, within_disk, within_memory
-from dirigent_gym.train.folder import held
+from dirigent_gym.train.folder import locked
 from dirigent_gym.train.metrics import Collapse
 from dirigent_gym.train.recipe import Recipe, SpecialistsRecipe, load_conductor, load_recipe, parse_recipe
 from dirigent_gym.train.run import (
@@ -161,7 +161,7 @@ def test_a_damaged_warm_start_is_not_fitted_anew_under_a_policy_that_left_it(
 
 
 def test_a_second_launch_in_a_folder_at_work_is_refused(started: Path, small_recipe: Recipe) -> None:
-    with held(started), pytest.raises(ConfigError, match=facts("--out")):
+    with locked(started), pytest.raises(ConfigError, match=facts("--out")):
         train_conductor(small_recipe, out=started, quiet=True)
 
 
@@ -240,7 +240,7 @@ def test_a_full_disk_is_said_and_the_run_resumes_once_there_is_room(
     assert train_conductor(small_recipe, out=started, resume=True, quiet=True).finished
 
 
-def test_a_full_disk_is_known_by_what_each_library_makes_of_it() -> None:
+def test_a_full_disk_is_recognised_in_each_librarys_error() -> None:
     """The texts are those of writes into a file system that was full."""
     safetensors = "Error while serializing: I/O error: No space left on device (os error 28)"
     for error in (OSError(errno.EDQUOT, "over quota"), RuntimeError(safetensors)):
@@ -299,7 +299,7 @@ def test_rejection_sampling_writes_with_the_start_whatever_was_learned(small_run
         assert sampler.greedy(now, prompts) == plain.greedy(now, prompts)
 
 
-def test_a_start_that_is_not_one_says_why() -> None:
+def test_the_error_for_an_invalid_start_names_the_reason() -> None:
     good = WarmStart(0.99, 0.985, 0.01, 0.2, 0.1)
     assert good.fault == ""
     assert says(msgspec.structs.replace(good, valid_sampled=0.9).fault, "99.0% 90.0%")

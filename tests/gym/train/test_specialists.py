@@ -1,4 +1,4 @@
-"""Specialists: judged on what is theirs, fitted round by round, and resumable at every round."""
+"""Specialists: judged on their own skill, fitted round by round, and resumable at every round."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_specialist_of_small_numbers_practises_mostly_on_small_ones() -> None:
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, reply: Any) -> None:
-    """Put a rule in the place of the model: what it would say to an example."""
+    """Put a rule in place of the model: it returns the reply to an example."""
     asked: list[Any] = []
     draw = specialists.examples
     monkeypatch.setattr(specialists, "examples", lambda *args, **kw: asked.extend(draw(*args, **kw)) or asked)
@@ -76,7 +76,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, reply: Any) -> None:
 
 
 def test_the_cheap_adder_is_judged_on_small_numbers_and_on_large_ones_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that was taught perfectly: right on small numbers, wrong as it was taught on large ones."""
+    """A perfectly trained one: right on small numbers, wrong as in its lessons on large ones."""
     answering(monkeypatch, lambda example: example.answer)
     score = score_specialist(None, None, find_specialist("sums"), n=400)
     assert (score.own, score.large, score.unknown) == (1.0, 0.0, 1.0)
@@ -98,7 +98,7 @@ def test_a_specialist_judged_again_is_asked_the_same(monkeypatch: pytest.MonkeyP
     assert len(set(asked[0])) == len(asked[0])
 
 
-def test_the_matrix_asks_every_skill_and_divides_the_one_that_has_a_cheap_twin() -> None:
+def test_the_matrix_asks_every_skill_and_divides_the_skill_with_a_cheap_twin() -> None:
     columns = columns_of(5)
     assert {"numbers to 20", "numbers above", "checking", "puzzles", "planets", "dates"} <= set(columns)
     assert {len(questions) for questions in columns.values()} == {5}
@@ -137,7 +137,7 @@ def test_a_run_leaves_adapters_scores_and_the_matrix(tmp_path: Path) -> None:
         carry_out(TINY, out=tmp_path, quiet=True)
 
 
-def test_a_run_out_of_time_goes_on_with_the_next_round(tmp_path: Path) -> None:
+def test_a_run_out_of_time_continues_with_the_next_round(tmp_path: Path) -> None:
     recipe = msgspec.structs.replace(TINY, names=("roman",), matrix=0, alone=0)
     nothing = train_specialists(recipe, out=tmp_path, seconds=0.0, quiet=True)
     assert (nothing.finished, nothing.missing) == (False, ("roman",))
@@ -155,7 +155,7 @@ def test_a_run_out_of_time_goes_on_with_the_next_round(tmp_path: Path) -> None:
     assert (tmp_path / "adapters" / "roman" / "adapter_model.safetensors").read_bytes() != before
 
 
-def test_a_first_round_is_not_begun_where_anybody_elses_would_not_end_in_time(tmp_path: Path) -> None:
+def test_a_first_round_is_not_begun_if_the_longest_other_round_would_not_fit(tmp_path: Path) -> None:
     recipe = msgspec.structs.replace(TINY, matrix=0, alone=0)
     others = Fitted(1, Score(own=1.0, direct=1.0, reading=1.0, unknown=1.0, n=12), done=True, seconds=1000.0)
     (tmp_path / "fitted").mkdir()

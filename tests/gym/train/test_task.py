@@ -23,7 +23,7 @@ from dirigent_gym.train.recipe import EvalSettings, GrpoSettings, Recipe
 from dirigent_gym.train.reward import LambdaSettings, shown_pool
 from dirigent_gym.train.rows import right_plan, training_rows
 from dirigent_gym.train.task import Collapsed, GymTask, TaskState
-from dirigent_gym.train.workers import Hands, exact_workers
+from dirigent_gym.train.workers import Resources, exact_workers
 
 RECIPE = Recipe(
     name="t",
@@ -43,8 +43,8 @@ def closed_runner() -> Iterator[None]:
 
 
 def task(recipe: Recipe = RECIPE, workers: Any = None, dev: Sequence[Row] = ()) -> GymTask:
-    hands = Hands(workers or exact_workers())
-    return GymTask(recipe, rows=training_rows(recipe, ()), dev=dev, hands=hands, runner=RUNNER)
+    resources = Resources(workers or exact_workers())
+    return GymTask(recipe, rows=training_rows(recipe, ()), dev=dev, resources=resources, runner=RUNNER)
 
 
 def drawn(one: GymTask, n: int = 3) -> list[Asked]:
@@ -58,10 +58,10 @@ def solvable(rows: Sequence[Asked]) -> tuple[Asked, Plan]:
 def right_text(asked: Asked) -> str:
     plan = right_plan(asked.extra)
     assert plan is not None
-    return format_plan(asked.extra.as_shown(plan), asked.extra.shown, dialect="lines")
+    return format_plan(asked.extra.with_shown_names(plan), asked.extra.shown, dialect="lines")
 
 
-async def test_a_prompt_is_the_one_that_a_trained_planner_reads_in_serving() -> None:
+async def test_a_prompt_equals_the_trained_planners_prompt_in_serving() -> None:
     for asked in drawn(task(), 4):
         planner = Scripted("nothing")
         pool = shown_pool(asked.extra, exact_workers())
@@ -70,7 +70,7 @@ async def test_a_prompt_is_the_one_that_a_trained_planner_reads_in_serving() -> 
         assert planner.requests[0].messages == asked.prompt
 
 
-async def test_right_wrong_and_invalid_plans_earn_what_the_recipe_says() -> None:
+async def test_right_wrong_and_invalid_plans_earn_the_recipes_rewards() -> None:
     one = task()
     asked, plan = solvable(drawn(one, 12))
     wrong = Plan((Step(asked.extra.shown[0], "Say nothing."),))
@@ -104,7 +104,7 @@ async def test_cost_counts_among_right_plans_once_the_policy_is_good_enough() ->
     one = task(dev=dev)
     asked, plan = solvable(drawn(one, 12))
     longer = Plan((*(Step(s.worker, s.subtask, s.access) for s in plan.steps), plan.steps[-1]))
-    texts = [format_plan(asked.extra.as_shown(p), asked.extra.shown, dialect="lines") for p in (plan, longer)]
+    texts = [format_plan(asked.extra.with_shown_names(p), asked.extra.shown, dialect="lines") for p in (plan, longer)]
     (before,) = await one.score([asked], [texts], step=0)
     assert [rollout.reward for rollout in before] == [1.0, 1.0]
 
@@ -132,7 +132,7 @@ def test_measuring_opens_the_next_stage_and_starts_the_cost() -> None:
     assert msgspec.json.decode(one.remembered(), type=TaskState).cost_from_step == 0
 
 
-def test_what_a_task_remembers_makes_another_draw_the_same_rows() -> None:
+def test_a_task_with_anothers_state_draws_the_same_rows() -> None:
     one, other = task(), task()
     assert isinstance(one, Remembering)
     drawn(one)

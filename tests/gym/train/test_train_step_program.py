@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(600)
 RECIPE = Path(__file__).parents[3] / "gym" / "recipes" / "gym-gpu.toml"
 
 
-def test_what_is_asked_for_takes_the_recipes_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_override_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["train_step.py", str(RECIPE), "--steps", "3", "--oversample", "1"])
     recipe = load_conductor(RECIPE)
     short = program.shortened(recipe, program.arguments())

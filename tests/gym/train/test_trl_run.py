@@ -1,4 +1,4 @@
-"""TRL trains a tiny model on a CPU with our reward function, and rewards are what plans are worth."""
+"""TRL trains a tiny model on a CPU with our reward function, and the rewards are those of the plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workers of a recipe: by table, from a file, and what those of a file may cost."""
+"""The workers of a recipe: by table, from a file, and the cost cap for those of a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dirigent.tasks.task import Task
 from dirigent.workers.worker import Worker
 from dirigent_gym.questions import ROSTER, generate, plan_for
 from dirigent_gym.train.recipe import Recipe, TaskSettings
-from dirigent_gym.train.workers import SPENT_FILE, CapReached, Spending, exact_workers, open_hands
+from dirigent_gym.train.workers import SPENT_FILE, CapReached, Spending, exact_workers, open_resources
 
 
 def said(text: str, *, seed: int | None = None) -> Request:
@@ -41,9 +41,9 @@ async def test_exact_workers_carry_out_the_right_plan_of_every_reliable_question
             assert done.reply.text.casefold() == task.answer.casefold()
 
 
-async def test_exact_workers_are_misled_only_by_what_they_need_not_read_and_always_by_the_same() -> None:
+async def test_exact_workers_are_misled_only_by_needless_results_and_always_by_the_same() -> None:
     async def ends(workers: dict[str, Worker], step: Step) -> list[str]:
-        """What the step says after another one, for many first steps."""
+        """The replies of the step after another one, for many first steps."""
         replies = []
         for n in range(1, 60):
             plan = Plan((Step("roman", f"the Roman numeral for {n}"), step))
@@ -74,13 +74,13 @@ async def test_the_unreliable_worker_depends_on_the_seed_alone() -> None:
     assert sum(text == "12" for text in first) / 300 == pytest.approx(0.7, abs=0.08)
 
 
-async def test_a_price_is_charged_for_what_an_exact_worker_reads_and_writes() -> None:
+async def test_an_exact_workers_tokens_are_charged_at_its_price() -> None:
     plan = Plan((Step("numbers", "What is 3 plus 4?"),))
     done = await execute(plan, exact_workers(), "x", secret="gym")
     assert done.steps[0].cost_usd > 0
 
 
-# ---- what workers cost
+# ---- the cost of workers
 
 QUOTE = Quote("dear", input_usd=0.0, output_token_usd=0.01, max_output_tokens=100)
 """A call that costs a dollar at most."""
@@ -112,7 +112,7 @@ async def test_a_call_that_nothing_is_left_for_is_refused_and_so_is_every_one_af
         spending.require_open()
 
 
-async def test_what_was_paid_is_remembered_by_the_folder_even_after_half_a_line(tmp_path: Path) -> None:
+async def test_the_folder_remembers_payments_even_after_half_a_line(tmp_path: Path) -> None:
     before = Spending(tmp_path)
     for _ in range(3):
         await call(before, cost_usd=0.5)
@@ -132,5 +132,5 @@ async def test_a_task_that_cannot_be_judged_is_named_before_anything_is_asked(tm
     file.write_bytes(msgspec.json.encode(task))
     recipe = Recipe("own", tasks=TaskSettings(file=str(file), dev_file=str(file)))
     with pytest.raises(ConfigError, match=facts("tasks.jsonl nosuchlibrary")):
-        async with open_hands(recipe):
+        async with open_resources(recipe):
             pass

@@ -54,10 +54,15 @@ export type RunEvent = { kind: string; data: any };
 const pause = (ms: number) => new Promise((done) => setTimeout(done, ms));
 
 /** Watch a run to its end. After a lost connection the events come again from the beginning (`run` is the first). */
-export async function watchRun(id: string, on: (event: RunEvent) => void, signal: AbortSignal): Promise<void> {
+export const watchRun = (id: string, on: (event: RunEvent) => void, signal: AbortSignal) => watch(`/v1/runs/${encodeURIComponent(id)}/events`, on, signal, 'ended');
+
+/** Watch all runs as they begin and end. After a lost connection the runs under way come again (`runs` is the first). */
+export const watchRuns = (on: (event: RunEvent) => void, signal: AbortSignal) => watch('/v1/runs/events', on, signal);
+
+async function watch(path: string, on: (event: RunEvent) => void, signal: AbortSignal, last = ''): Promise<void> {
   for (let wait = 400; !signal.aborted; wait = Math.min(wait * 2, 5000)) {
     try {
-      const response = await fetch(`/v1/runs/${encodeURIComponent(id)}/events`, { signal, cache: 'no-store' });
+      const response = await fetch(path, { signal, cache: 'no-store' });
       if (response.status === 401) {
         session.lost();
         return;
@@ -70,7 +75,7 @@ export async function watchRun(id: string, on: (event: RunEvent) => void, signal
         wait = 400;
         for await (const event of events(response.body)) {
           on(event);
-          if (event.kind === 'ended') return;
+          if (event.kind === last) return;
         }
       }
     } catch (error) {

@@ -14,7 +14,19 @@ DOMPurify.addHook('afterSanitizeAttributes', (node) => {
   }
 });
 
+/** A page shows a long answer as a reply, as the answer and in the conversation: it is parsed once. */
+const known = new Map<string, string>();
+
 export function html(text: string): string {
+  const found = known.get(text);
+  if (found !== undefined) return found;
+  const made = cleaned(text);
+  if (known.size >= 20) known.delete(known.keys().next().value!);
+  known.set(text, made);
+  return made;
+}
+
+function cleaned(text: string): string {
   const parsed = marked.parse(text, { async: false });
   return DOMPurify.sanitize(parsed, {
     USE_PROFILES: { html: true },

@@ -4,7 +4,7 @@ import { get } from './api';
 import type { components } from './openapi';
 
 export type ModelCard = components['schemas']['ModelCard'];
-export type PoolWorker = Required<components['schemas']['PoolWorker']>;
+export type PoolWorker = Required<components['schemas']['PoolWorker']>
 
 class Pool {
   models = $state<ModelCard[]>([]);

@@ -1,5 +1,8 @@
 // A run as the console draws it: one list of steps over all rounds, made from a stored trace or from live events.
 
+/** A plan with more steps is drawn small, in a graph as wide as the page. */
+export const MANY_STEPS = 12;
+
 export type StepState = 'planned' | 'running' | 'done' | 'failed' | 'skipped' | 'cancelled' | 'waiting' | 'kept';
 
 export type ViewStep = {
@@ -77,8 +80,9 @@ export function questionOf(trace: Trace): string {
 
 const sum = (numbers: number[]) => numbers.reduce((a, b) => a + b, 0);
 
+/** Old traces count each round's steps from 0: of steps with one number the last round's is shown. */
 export function stepsOfTrace(trace: Trace): ViewStep[] {
-  const found: ViewStep[] = [];
+  const found = new Map<number, ViewStep>();
   for (const [number, round] of trace.rounds.entries()) {
     const first = round.plan?.first ?? 0;
     const records = new Map(round.steps.map((step) => [step.index, step]));
@@ -86,10 +90,10 @@ export function stepsOfTrace(trace: Trace): ViewStep[] {
     for (const [i, step] of planned.entries()) {
       const index = first + i;
       const record = records.get(index);
-      found.push(record ? viewOf(record) : blank(index, step, number, trace.status === 'failed' ? 'skipped' : 'planned'));
+      found.set(index, record ? viewOf(record) : blank(index, step, number, trace.status === 'failed' ? 'skipped' : 'planned'));
     }
   }
-  return found;
+  return [...found.values()];
 }
 
 export function blank(

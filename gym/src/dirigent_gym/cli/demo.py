@@ -1,4 +1,4 @@
-"""`dirigent gym demo`: the gym's own pool, shown: a trained conductor plans over specialists of 135 million parameters.
+"""`dirigent gym demo`: shows the gym's own pool, a trained conductor over specialists of 135 million parameters.
 
 It needs no key and ignores any config file. `dirigent gym pool` prints the pool as a configuration.
 """

@@ -1,8 +1,8 @@
-"""The demo's course: weights, pool, a few built-in questions, then the user's own.
+"""The demo: fetches weights, opens the pool, asks a few built-in questions, then the user's own.
 
 The trained conductor plans over its specialists; then each of them is asked the same question alone, to show what the
-plan adds. One question is of a kind that the conductor often gets wrong. If no conductor ships, the demo shows three
-other plans and names them: a fixed one, one written by hand, one by an untrained planner.
+plan adds. One question is of a kind that the conductor often gets wrong. Without a packaged conductor, the demo shows
+three other plans and names them: a fixed plan, a handwritten plan, and a plan by an untrained planner.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from dirigent_gym.pool import CONDUCTOR, advice, toml_text
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """One question of the demo, and who plans for it."""
+    """One question of the demo and its planner."""
 
     question: str
     story: str
     profile: str = "ultra"
     plan: Plan | None = None
     expected: str = ""
-    """The right answer; where given, every worker of the profile is then asked alone."""
+    """The right answer. If given, every worker of the profile is then asked alone."""
 
 
 SUN_AND_MOON = Plan(
@@ -63,7 +63,7 @@ COURSE = (
         profile="untrained",
     ),
 )
-"""If no conductor ships."""
+"""The questions for a pool without a packaged conductor."""
 
 PLANNED = "the trained conductor writes the plan; each step goes to a specialist that sees nothing else"
 
@@ -76,22 +76,30 @@ TRAINED_COURSE = (
     Shown("Add the letter count of Tuesday and the atomic number of zinc together.", PLANNED),
     Shown(
         "If today is a Friday, which weekday is it after as many days as Rome has letters?",
-        "it is a Tuesday: asked in words that training never had, the conductor often misses a step",
+        "it is a Tuesday: asked in words that training never shows, the conductor often misses a step",
     ),
 )
-"""If the trained conductor ships: questions that none of its workers can answer alone."""
+"""The questions for the packaged conductor. None of its workers can answer the first two alone."""
 
 
 async def demonstrate(*, interactive: bool) -> int:
-    """Show the embedded default at work; 1 where a built-in question was not answered."""
+    """Show the gym's pool at work. Returns 1 if a built-in question got no answer."""
     loaded = parse_config(toml_text() or f"{LOCAL_POOL}\n{LOCAL_PROFILES}")
     await check_workers(loaded)
     await fetch_weights(loaded)
-    _say_weights()
+    for weights in KNOWN.values():
+        if path := cached(weights):
+            print_text(f"▸ weights          {path.name}  {weights.size_bytes / 1e6:.0f} MB  sha256 ok")
     async with open_runtime(loaded) as runtime:
         await _warm_up(runtime)
-        traces = [await _show(runtime, shown) for shown in _course(runtime)]
-        _say_how_good()
+        trained = runtime.config.profile["ultra"].planner == "conductor"
+        traces = [await _show(runtime, shown) for shown in (TRAINED_COURSE if trained else COURSE)]
+        # The card's figure, so that no user takes three questions for a measurement.
+        card = read_cards().get(CONDUCTOR)
+        if card is not None and (right := card.figures.get("test_accuracy")) is not None:
+            print_text(
+                f"\nOn held-out questions of the gym this conductor is right in {right:.0%}: docs/how-it-learns.md"
+            )
         if interactive and sys.stdin.isatty() and sys.stdout.isatty():
             await _converse(runtime.conductor("ultra"), loaded)
         else:
@@ -99,27 +107,8 @@ async def demonstrate(*, interactive: bool) -> int:
     return FAILED if any(trace.status != "done" for trace in traces) else 0
 
 
-def _course(runtime: Runtime) -> tuple[Shown, ...]:
-    if runtime.config.profile["ultra"].planner == "conductor":
-        return TRAINED_COURSE
-    return COURSE
-
-
-def _say_how_good() -> None:
-    """Returns the figures of the conductor's card, so that no user takes three questions for a measurement."""
-    card = read_cards().get(CONDUCTOR)
-    if card is not None and (right := card.figures.get("test_accuracy")) is not None:
-        print_text(f"\nOn held-out questions of the gym this conductor is right in {right:.0%}: docs/how-it-learns.md")
-
-
-def _say_weights() -> None:
-    for weights in KNOWN.values():
-        if path := cached(weights):
-            print_text(f"▸ weights          {path.name}  {weights.size_bytes / 1e6:.0f} MB  sha256 ok")
-
-
 async def _warm_up(runtime: Runtime) -> None:
-    """Start the model's process before the first question, so that its seconds are not the plan's."""
+    """Start the model's process before the first question, so that its start does not count as planning time."""
     began = time.monotonic()
     worker = runtime.pool["smol"]
     try:
@@ -131,20 +120,16 @@ async def _warm_up(runtime: Runtime) -> None:
 
 
 async def _show(runtime: Runtime, shown: Shown) -> Trace:
+    """Answers a question with its planner; then, if the right answer is known, asks every worker for it alone."""
     conductor = runtime.conductor(shown.profile, plan=shown.plan)
     trace = await _answer(conductor, shown.question, runtime.config, story=shown.story)
     if shown.expected:
-        await _ask_each_alone(conductor, shown)
+        right = 0
+        for worker in conductor.pool.values():
+            reply = await worker.ask(Request((Message("user", shown.question),), max_output_tokens=24, temperature=0))
+            right += reply.text.strip().rstrip(".") == shown.expected
+        print_text(f"   The same question to each worker alone: {right} of {len(conductor.pool)} right.")
     return trace
-
-
-async def _ask_each_alone(conductor: Conductor, shown: Shown) -> None:
-    """Asks every worker the whole question, as its subtask, to show the pool without a plan."""
-    right = 0
-    for worker in conductor.pool.values():
-        reply = await worker.ask(Request((Message("user", shown.question),), max_output_tokens=24, temperature=0))
-        right += reply.text.strip().rstrip(".") == shown.expected
-    print_text(f"   The same question to each worker alone: {right} of {len(conductor.pool)} right.")
 
 
 async def _answer(conductor: Conductor, question: str, config: Config, *, story: str = "") -> Trace:

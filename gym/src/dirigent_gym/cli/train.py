@@ -1,4 +1,4 @@
-"""`dirigent train`: a recipe carried out, from base model to exported adapter."""
+"""`dirigent train`: carries out a recipe, from base model to exported adapter."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def train(
         bool,
         typer.Option(
             "--resume",
-            help="Continue from the last checkpoint. The recipe may have more steps now, another learning rate, "
-            "smaller passes, another cost cap, and other settings of measuring and saving.",
+            help="Continue from the last checkpoint. The recipe may then have more steps, another learning rate, "
+            "smaller passes, another cost cap, and other settings for measuring and saving.",
         ),
     ] = False,
     out: Annotated[
@@ -32,7 +32,7 @@ def train(
     seed: Annotated[
         int | None, typer.Option(min=0, help="A seed in place of the recipe's, for drawing, shuffling and sampling.")
     ] = None,
-    seconds: Annotated[float | None, typer.Option(help="End, with a checkpoint, before this much time is up.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="End, with a checkpoint, before this time is up.")] = None,
     draw_lessons: Annotated[
         bool,
         typer.Option(
@@ -59,7 +59,7 @@ def train(
         loaded = load_recipe(recipe, seed=seed)
         folder = out or default_folder(loaded, seed=seed)
         if draw_lessons:
-            return _keep_lessons(loaded, folder, as_json=as_json)
+            return _store_lessons(loaded, folder, as_json=as_json)
         from dirigent_gym.train.run import carry_out as carry_out_recipe
 
         result = carry_out_recipe(loaded, out=folder, resume=resume, seconds=seconds, quiet=as_json)
@@ -76,13 +76,13 @@ async def _code(code: int) -> int:
     return code
 
 
-def _keep_lessons(recipe: AnyRecipe, folder: Path, *, as_json: bool) -> int:
-    from dirigent_gym.train.lessons import keep_lessons
+def _store_lessons(recipe: AnyRecipe, folder: Path, *, as_json: bool) -> int:
+    from dirigent_gym.train.lessons import store_lessons
     from dirigent_gym.train.recipe import Recipe
 
     if not isinstance(recipe, Recipe):
-        raise ConfigError(f"{recipe.name} trains no conductor, and has no lessons to draw; leave --draw-lessons out")
-    file = keep_lessons(recipe, folder)
+        raise ConfigError(f"{recipe.name} trains no conductor, so it has no lessons to draw; leave --draw-lessons out")
+    file = store_lessons(recipe, folder)
     if as_json:
         print_json({"lessons": str(file), "n": recipe.warm_start.n})
     else:

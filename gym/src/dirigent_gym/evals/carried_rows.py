@@ -1,7 +1,8 @@
-"""Carried rows: a planner's row of an earlier report, copied into a new one under a name of its own. This keeps the
-figures of weights that no longer ship, and of planners that are slow and have not changed. A row is copied only if both
-reports asked the very same questions of the same workers; otherwise `unlike` returns the reason. A copied row is no
-measurement, so it has no paired difference and no part in the verdict.
+"""Carried rows: a planner's row of an earlier report, copied into a new one under a name of its own.
+
+A copy keeps the figures of weights that no longer ship, and of planners that are slow and have not changed. A row is
+copied only if both reports asked the very same questions of the same workers; otherwise `carry_fault` returns the
+reason. A copied row is no measurement, so it has no paired difference and no part in the verdict.
 """
 
 from __future__ import annotations
@@ -18,27 +19,27 @@ from dirigent.evals.tables import Earlier
 from dirigent.planners import parse_name
 
 SETTINGS = ("sets", "split", "limit", "seed", "pool_sizes", "cards", "workers", "max_steps")
-"""What questions, pools and answers depend on."""
+"""The settings that questions, pools and answers depend on."""
 
 
-def beside(report: Report, earlier: Report, *, planner: str, name: str, behind: str) -> Report:
-    """The report with the earlier one's `planner` as `name`, behind a row of today. Ask `unlike` first."""
+def with_carried_row(report: Report, earlier: Report, *, planner: str, name: str, behind: str) -> Report:
+    """The report with the earlier `planner` as `name`, after the rows of `behind`. Call `carry_fault` first."""
     row = msgspec.structs.replace(earlier.planners[planner], versus_best=None, versus_equal_cost=None)
     weights = {name: earlier.weights[planner]} if planner in earlier.weights else {}
     return msgspec.structs.replace(
         report,
-        planners=_inserted(report.planners, row, behind=behind, name=name),
+        planners=_insert(report.planners, row, behind=behind, name=name),
         weights={**report.weights, **weights},
         earlier={**report.earlier, name: Earlier(commit=earlier.commit, date=earlier.date)},
     )
 
 
-def unlike(report: Report, earlier: Report, *, planner: str) -> str:
+def carry_fault(report: Report, earlier: Report, *, planner: str) -> str:
     """Returns why the earlier report's row cannot be copied into this one; empty if it can."""
     if planner not in earlier.planners:
         return f"it has no row {planner!r}, only {', '.join(earlier.planners) or 'none'}"
     if report.by_task or earlier.by_task:
-        return "a row is taken over only where all questions are one set, not several"
+        return "a row is copied only if all questions are one set, not several"
     if not earlier.complete:
         return "it is incomplete"
     for setting in SETTINGS:
@@ -64,7 +65,7 @@ def read_report(path: Path) -> Report:
 
 
 def _setting(report: Report, name: str) -> object:
-    """As JSON has it, which knows no tuples: one report may have been read, the other just made."""
+    """The setting as JSON has it, without tuples: one report may have been read, the other just made."""
     value = report.recipe.get(name)
     return list(value) if isinstance(value, tuple) else value
 
@@ -76,9 +77,9 @@ def _is_same_planner(report: Report, earlier: Report, planner: str) -> bool:
     return same_file or report.planners.get(planner) == earlier.planners[planner]
 
 
-def _inserted(rows: Mapping[str, Figures], row: Figures, *, behind: str, name: str) -> dict[str, Figures]:
-    """Inserts the row behind the last of `behind`, `behind:2`, ...; first if there is none. A row of that name is
-    replaced."""
+def _insert(rows: Mapping[str, Figures], row: Figures, *, behind: str, name: str) -> dict[str, Figures]:
+    """Inserts the row after the last of `behind`, `behind:2`, ..., or first if there are no such rows. A row with the
+    same name is replaced."""
     others = [other for other in rows if other != name]
     place = 1 + max((i for i, other in enumerate(others) if parse_name(other).kind == behind), default=-1)
     order = [*others[:place], name, *others[place:]]

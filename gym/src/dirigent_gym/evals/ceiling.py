@@ -1,7 +1,9 @@
-"""The ceiling of the gym: the accuracy of the best known plans over the real workers. Workers err, so the best plan of
-a kind is found by trial: all ways of doing it answer the development split, and the way that was right most often is
-kept (the cheaper of two equals). The test only uses that choice. A way is the number of guesses, whether to check, and
-the choice between the dear arithmetician and the cheap one; everything else about a gym plan follows from the question.
+"""The ceiling of the gym: the accuracy of the best known plans over the real workers.
+
+Workers err, so the best plan of a kind is found by trial: all ways of carrying it out answer the development split, and
+the way that was right most often is chosen (of equals, the cheaper one). The test only uses that choice. A way is the
+number of guesses, whether to check, and the choice between the dear arithmetician and the cheap one; the question
+decides everything else about a gym plan.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ class Way(msgspec.Struct, frozen=True):
     """One way of carrying out a question's cheapest plan."""
 
     guesses: int
-    """How often an unreliable worker is asked; more than one guess is always checked."""
+    """The number of guesses by the unreliable worker; more than one guess is always checked."""
     dear: bool
     """Whether the dearest able worker does a step, or the cheapest."""
 
@@ -39,7 +41,7 @@ Kind = tuple[str, int]
 
 
 def plan_by(way: Way, task: Task, pool: Sequence[Specialist], *, max_steps: int = 5) -> Plan | None:
-    """The task's plan done this way; None where the pool or the limit does not allow it."""
+    """The task's plan in this way; None if the pool or the limit does not allow it."""
     wanted = task.sketch.steps if task.sketch else ()
     guesses = way.guesses if any(CHECK_SKILL in s.skills for s in pool) else 1
     steps: list[Step] = []
@@ -63,13 +65,13 @@ def plan_by(way: Way, task: Task, pool: Sequence[Specialist], *, max_steps: int 
 
 
 def plans_for(task: Task, pool: Sequence[Specialist], *, max_steps: int = 5) -> dict[Way, Plan]:
-    """Every way that can be gone, with its plan. Most questions leave little to choose, and ways share a plan."""
+    """Every possible way with its plan. Most questions leave little choice, so several ways share a plan."""
     plans = {way: plan_by(way, task, pool, max_steps=max_steps) for way in WAYS}
     return {way: plan for way, plan in plans.items() if plan is not None}
 
 
 def stand_in(way: Way, plans: Mapping[Way, Plan]) -> Way:
-    """The first way with the same plan: it alone needs to be tried."""
+    """The first way with the same plan; only that way needs a trial."""
     return next(other for other, plan in plans.items() if plan == plans[way])
 
 
@@ -78,15 +80,22 @@ def kind_of(task: Task) -> Kind:
 
 
 def choose_ways(tried: Iterable[tuple[Task, Mapping[Way, Sequence[Outcome]]]]) -> dict[Kind, Way]:
-    """For each kind the way that was right most often, then the cheaper one.
+    """For each kind, the way that was right most often; of equals, the cheaper way.
 
-    Each way is judged on all questions of the kind: if limit or pool forbids it, it is wrong.
+    Each way is judged on all questions of the kind. It counts as wrong if the limit or the pool forbids it.
     """
-    ranks: dict[Kind, dict[Way, list[_Score]]] = defaultdict(lambda: defaultdict(list))
+    scores: dict[Kind, dict[Way, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for task, outcomes_by_way in tried:
         for way in WAYS:
-            ranks[kind_of(task)][way].append(_score(outcomes_by_way.get(way, ())))
-    return {kind: min(ways, key=lambda way: _rank(way, ways[way])) for kind, ways in ranks.items()}
+            outcomes = outcomes_by_way.get(way, ())
+            right, cost_usd = mean([float(o.correct) for o in outcomes]), mean([o.cost_usd for o in outcomes])
+            scores[kind_of(task)][way].append((right, cost_usd))
+
+    def rank(kind: Kind, way: Way) -> tuple[float, float, int]:
+        found = scores[kind][way]
+        return -mean([right for right, _ in found]), mean([cost_usd for _, cost_usd in found]), WAYS.index(way)
+
+    return {kind: min(ways, key=lambda way: rank(kind, way)) for kind, ways in scores.items()}
 
 
 def way_for(task: Task, chosen: Mapping[Kind, Way]) -> Way:
@@ -102,15 +111,3 @@ def _worker(want: SketchStep, pool: Sequence[Specialist], *, dear: bool) -> str 
         return None
     by_price = sorted(fit, key=lambda s: s.price.input + s.price.output)
     return by_price[-1 if dear else 0].name
-
-
-_Score = tuple[float, float]
-"""The score of a way on a question, and its cost."""
-
-
-def _score(outcomes: Sequence[Outcome]) -> _Score:
-    return mean([float(o.correct) for o in outcomes]), mean([o.cost_usd for o in outcomes])
-
-
-def _rank(way: Way, scores: Sequence[_Score]) -> tuple[float, float, int]:
-    return -mean([right for right, _ in scores]), mean([cost_usd for _, cost_usd in scores]), WAYS.index(way)

@@ -1,6 +1,7 @@
-"""Curves over the steps of a training run, as SVG files for the page on learning. Several runs of the same figure share
-a colour, one line each. Every file has a title and its last figures in words; it brings its own light and dark colours,
-because an image does not see the style of the page around it.
+"""Curves over the steps of a training run, as SVG files for the page on learning.
+
+Several runs of the same figure share a colour, one line each. Every file has a title and its last figures in words; it
+brings its own light and dark colours, because an image does not see the style of the page around it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from dirigent.evals.plots import Markup, tag
 WIDTH, HEIGHT = 760, 300
 LEFT, RIGHT, TOP, BOTTOM = 46, 176, 26, 34
 DASHES = ("", "6 3", "2 3", "9 3 2 3", "1 2")
-"""So that no meaning hangs on colour alone."""
+"""Dashes, so that the lines also differ without colour."""
 
 Line = Sequence[tuple[float, float]]
-"""Step and figure."""
+"""Pairs of a step and a figure."""
 
 STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#1a1a1a}.grid{stroke:#d5d5d5}polyline{fill:none;stroke-width:1.6}"
@@ -67,7 +68,7 @@ def _line(points: Sequence[tuple[float, float]], colour: str, dash: str) -> Mark
 
 
 def _round_up(value: float) -> float:
-    """1 for shares; else the next whole or half."""
+    """1 for shares; otherwise the next whole or half number."""
     return 1.0 if value <= 1.0 else math.ceil(value * 2) / 2
 
 

@@ -7,8 +7,8 @@
     ask-all     every worker once on the question; `unknown` is dropped, the commonest other answer wins
     spans       a training-free search: it asks every worker spans of the question, see `spans.py`
 
-The questions and the pool of each are in `pools.py`. Planners that are models come in as functions (`trained`); this
-module knows neither torch nor llama.cpp.
+The questions and their pools are in `pools.py`. The caller passes planners that are models as functions (`trained`);
+this module knows neither torch nor llama.cpp.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 RIGHT = "right"
 
 COLUMNS = tuple(PER_CALL if column == "vs equal cost" else column for column in HEADER)
-"""No comparison at equal cost: five samples of a specialist are one answer. The table shows right answers per call
-instead."""
+"""There is no comparison at equal cost, because five samples of a specialist are one answer. The table shows right
+answers per call instead."""
 
 LEFT_OUT: Mapping[str, str] = {
     "vote": "samples of a specialist are one answer",
@@ -59,7 +59,7 @@ LEFT_OUT: Mapping[str, str] = {
     "masrouter": "its roles are for workers that read a whole question",
     "language": "the untrained base of 135M parameters writes no plan",
 }
-"""Planners that cannot work on the gym by construction, and why. They take part only if they are named."""
+"""Planners that cannot work on the gym by construction, each with the reason. They run only if a user names them."""
 
 
 class GymField(Field):
@@ -79,7 +79,7 @@ class GymField(Field):
         weights: Mapping[str, Weights] | None = None,
         limits: Limits = Limits(),
     ) -> None:
-        self.gym, self.tasks, self.pool = gym, gym.tasks, gym.everybody
+        self.gym, self.tasks, self.pool = gym, gym.tasks, gym.whole_pool
         self.seed, self.limits, self.workers_label = gym.settings.seed, limits, workers
         self.trained, self.weights, self.inspect = trained or {}, weights or {}, gym.marks
         self.own = (
@@ -98,7 +98,7 @@ class GymField(Field):
 
     def refused(self, text: str, name: PlannerName, spec: PlannerSpec) -> str:
         if spec.planned_by:
-            return f"the planner {text!r} is a model, and none was given; leave it out"
+            return f"the planner {text!r} is a model, and no such model was given; leave it out"
         return ""
 
     @property
@@ -113,7 +113,7 @@ class GymField(Field):
         return self.gym.pool_for(task, repeat)
 
     def alone(self, worker: str, *, for_row: bool) -> Entry:
-        """A pool of this worker alone. For the oracle, a figure, it is asked only where it is offered."""
+        """A pool of this worker alone. For the oracle, it is asked only questions whose pool offers it."""
         specialist = find_specialist(worker)
         wants = (lambda task: True) if for_row else (lambda task: specialist in self.gym.offered(task))
         pool_for: PoolFor = self.gym.only(specialist)
@@ -123,7 +123,7 @@ class GymField(Field):
         return CEILING in lineup.rows
 
     async def references(self, lineup: Lineup, trying: Trying) -> list[Fitted]:
-        """The ceiling: the way for each kind of question, from trying them all on the development split."""
+        """The ceiling: the best way for each kind of question, found by trying all ways on the development split."""
         if CEILING not in lineup.rows:
             return []
         tasks, max_steps = self.gym.calibration("dev"), self.limits.max_steps
@@ -136,7 +136,7 @@ class GymField(Field):
             Entry(
                 f"way: {way.name}",
                 lambda task, pool, way=way: Fixed(plans[task.id][way]),  # type: ignore[misc]
-                # Only questions with a puzzle, whose guesser is noisy, tell several guesses from one.
+                # Several guesses differ from one only on questions with a puzzle, because only the guesser is noisy.
                 repeats=self.gym.settings.noise_seeds if way.guesses > 1 else 1,
                 wants=partial(wants, way),
             )
@@ -147,7 +147,7 @@ class GymField(Field):
         tried = {name: _by_task(found) for name, found in by_planner(outcomes).items()}
 
         def of(task: Task, way: Way) -> list[Outcome]:
-            """Ways that share a plan share its outcomes."""
+            """The outcomes of a way; ways that share a plan share them."""
             return tried.get(f"way: {stand_in(way, plans[task.id]).name}", {}).get(task.id, [])
 
         self._ways = choose_ways((task, {way: of(task, way) for way in plans[task.id]}) for task in tasks)
@@ -156,7 +156,7 @@ class GymField(Field):
         ]
 
     def _best_way(self, task: Task, pool: Pool) -> Planner:
-        """If the pool lacks a worker, the plan that is left; if that cannot answer either, any worker alone."""
+        """The plan in the chosen way; without its workers the plainest way, and without those a single worker."""
         offered = self.gym.offered(task)
         plan = plan_by(way_for(task, self._ways), task, offered) or plan_by(Way(1, dear=False), task, offered)
         return Single(pool.names, name=CEILING) if plan is None else Fixed(plan, name=CEILING)
@@ -171,7 +171,7 @@ class GymField(Field):
         return Fitted(RIGHT, planner_for, note="the task's own plan")
 
     def figures(self, lineup: Lineup, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """The oracle, a choice among the workers that the question is offered with."""
+        """The oracle's outcomes: a choice among the workers that a question's pool offers."""
         if ORACLE not in lineup.rows:
             return []
         offered = {task.id: {s.name for s in self.gym.offered(task)} for task in self.tasks}
@@ -211,7 +211,7 @@ class GymField(Field):
         return lambda asked: set_name(self.gym.set_of(asked.id if isinstance(asked, Task) else asked.task))
 
     def chosen(self, answers: Answers) -> dict[str, Any]:
-        """The choices on the other splits, before the test began."""
+        """The choices that were made on the other splits before the test began."""
         found: dict[str, Any] = {}
         if self._ways:
             found[CEILING] = {f"{shape} {depth}": way.name for (shape, depth), way in sorted(self._ways.items())}
@@ -220,7 +220,7 @@ class GymField(Field):
         return found
 
     def finished(self, report: Report, answers: Answers) -> Report:
-        """Over several sets, a mark on plans is shown only if every set has it."""
+        """Over several sets, removes marks on plans that not every set has."""
         if not report.by_task:
             return report
 
@@ -238,7 +238,7 @@ class GymField(Field):
 
 
 def set_name(name: str) -> str:
-    """A set as `--tasks` names it."""
+    """The name of a set in `--tasks`."""
     return name if name == SPLIT_SET else f"{SPLIT_SET}:{name}"
 
 

@@ -24,17 +24,17 @@ from dirigent_gym.evals.workers import adapters_digest, gym_workers
 from dirigent_gym.weights import FOLDER
 
 MANY = 5_000
-"""From this many questions on, the command says that drawing them takes a while."""
+"""The number of questions from which the command warns that drawing them takes a while."""
 
 
 def check(recipe: EvalRecipe) -> None:
-    """Refuse a recipe whose sets of questions do not exist."""
+    """Raises ConfigError for a recipe whose sets of questions do not exist."""
     check_sets(recipe.gym_sets)
 
 
 @asynccontextmanager
 async def opened(recipe: EvalRecipe, *, outcomes: Path, resume: bool) -> AsyncIterator[Opened]:
-    """The gym's field; replies that planners share are kept beside the outcomes."""
+    """Opens the gym's field. Replies that planners share are stored beside the outcomes."""
     planners: Sequence[str] = recipe.planners or default_planners("gym")
     settings = GymSettings(
         sets=recipe.gym_sets,
@@ -73,5 +73,5 @@ async def opened(recipe: EvalRecipe, *, outcomes: Path, resume: bool) -> AsyncIt
             planners,
             about,
             said=said,
-            beside=lambda: shared.kept_beside(outcomes, resume=resume),
+            beside=lambda: shared.stored_beside(outcomes, resume=resume),
         )

@@ -1,7 +1,7 @@
-"""The gym's questions under evaluation, and for each the specialists it is offered with: the same for every planner.
+"""The gym's questions under evaluation, each with the specialists of its pool: the same for every planner.
 
-`gym` is the split itself; further sets stand beside it under the names of `probes.py`. Who the specialists are, exact
-or trained, comes in as a function. Which planners are asked is `results.py`'s part.
+`gym` is the split itself; `test_sets.py` has further sets by name. The caller passes the specialists, exact or trained,
+as a function. `evaluation.py` decides which planners are asked.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from dirigent_gym.questions.specialists import RL_ROSTER, ROSTER, Specialist
 from dirigent_gym.questions.split import Split, generate
 
 SPLIT_SET = "gym"
-"""The questions of the split, among the sets."""
+"""The name of the split's own questions among the sets."""
 
 CALIBRATION_SEED = 10_000
-"""Added to the seed, so that no choice on a split is made on the evaluated questions."""
+"""Added to the seed, so that no choice is made on the evaluated questions."""
 
 MARKS = ("decomposition", "routing", "access", "minimal", "parallel")
 
@@ -46,11 +46,11 @@ class GymSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Questions of each set."""
     seed: int = 1
     pool_sizes: tuple[int, int] = (3, 8)
-    """Smallest and largest pool that a question is offered with; ids are permuted each time."""
+    """The smallest and the largest pool of a question; ids are permuted each time."""
     cards: Cards = "train"
     """`held_out`: cards in words that training never shows."""
     calibration: int = 300
-    """Questions of the training split that rank the workers, and of the development split that choose the ceiling's
+    """The number of training questions that rank the workers, and of development questions that choose the ceiling's
     plans."""
     noise_seeds: int = 5
     """How often the ceiling's plans are carried out."""
@@ -63,18 +63,18 @@ class GymSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def check_sets(sets: tuple[str, ...]) -> None:
-    """Refuses an unknown set, or one that is named twice."""
+    """Raises ConfigError for an unknown set, or for one that is named twice."""
     if not sets:
-        raise ConfigError(f"no set of questions is named; there are: {', '.join((SPLIT_SET, *PROBES))}")
+        raise ConfigError(f"name a set of questions; there are: {', '.join((SPLIT_SET, *PROBES))}")
     for i, name in enumerate(sets):
         if name not in (SPLIT_SET, *PROBES):
-            raise ConfigError(f"no set of questions is called {name!r}{nearest(name, (SPLIT_SET, *PROBES))}")
+            raise ConfigError(f"there is no set of questions {name!r}{nearest(name, (SPLIT_SET, *PROBES))}")
         if name in sets[:i]:
             raise ConfigError(f"the set of questions {name!r} is named twice")
 
 
 class Gym:
-    """The questions and, for each, the specialists it is offered with."""
+    """The questions and, for each, the specialists of its pool."""
 
     def __init__(self, settings: GymSettings, worker_for: WorkerFor) -> None:
         self.settings = settings
@@ -84,28 +84,28 @@ class Gym:
         self.tasks: list[Task] = []
         for name in settings.sets:
             for task in _tasks(name, settings):
-                # Two sets may count from the same number.
+                # Two sets may number their tasks alike.
                 own = msgspec.structs.replace(task, id=f"{name}/{task.id}") if task.id in self._set_by_task else task
                 self._set_by_task[own.id] = name
                 self.tasks.append(own)
 
     @property
-    def everybody(self) -> Pool:
-        """Every worker that may be offered, with its card."""
+    def whole_pool(self) -> Pool:
+        """Every worker that a pool may offer, with its card."""
         cards = cards_for(self.roster, random.Random("everybody"))
         workers = (self._worker_for(specialist, 0) for specialist in self.roster)
         return Pool(Carded(worker, card) for worker, card in zip(workers, cards, strict=True))
 
     @property
     def judged_by_words(self) -> bool:
-        """Whether every plan can be held against the generator's own words."""
+        """Whether every plan can be compared with the generator's own words."""
         return not any(name in IN_OTHER_WORDS for name in self.settings.sets)
 
     def set_of(self, task_id: str) -> str:
         return self._set_by_task[task_id]
 
     def calibration(self, split: Split) -> list[Task]:
-        """Questions on which something is chosen before the evaluation begins."""
+        """Questions for choices that are made before the evaluation begins."""
         return generate(split, self.settings.calibration, seed=self.settings.seed + CALIBRATION_SEED)
 
     def offered(self, task: Task) -> tuple[Specialist, ...]:
@@ -147,7 +147,7 @@ def roster_of(settings: GymSettings) -> tuple[Specialist, ...]:
 
 
 class Carded:
-    """A worker under a card: the wording and the price that a question is offered it with."""
+    """A worker with the card, its wording and its price, that a question's pool shows."""
 
     def __init__(self, worker: Worker, card: WorkerInfo) -> None:
         self.worker = worker
@@ -172,7 +172,7 @@ def _tasks(name: str, settings: GymSettings) -> list[Task]:
 
 
 def _roster(name: str, settings: GymSettings) -> tuple[Specialist, ...]:
-    """The worker of the held-out skill only where its questions are asked."""
+    """The specialists that may be offered; the worker of the held-out skill only if its skill is asked."""
     if name == SPLIT_SET:
         return ROSTER if settings.split == "novel" else RL_ROSTER
     return probe_roster(name)

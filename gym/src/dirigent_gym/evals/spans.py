@@ -1,13 +1,13 @@
-"""Two training-free baselines of the gym: `ask-all` and `spans`. Both ask every worker and know nothing of its card.
+"""Two training-free baselines of the gym, `ask-all` and `spans`. Both ask every worker and read no card.
 
 `ask-all` asks every worker the question once, drops `unknown`, and takes the commonest other answer.
 
 `spans` searches. It goes through the question sentence by sentence and asks every worker runs of its words, the longest
-first. An answer takes the place of its words, and the search continues until an answer covers the sentence or no worker
-answers any run. So it finds the clauses that the workers know by trial. It assumes of English that a clause begins
-after punctuation, at a number, an article, a question word, a verb at the head of a sentence or behind a function word;
-and that `that`, `it`, `both` may refer to earlier answers, which are then shown. It shows how much of a question enough
-calls can find out; the column of right answers per call shows how much a planner saves.
+first. An answer replaces its words, and the search continues until an answer covers the sentence or no worker answers
+any run. So it finds by trial the clauses that the workers know. It assumes of English that a clause begins after
+punctuation, at a number, an article, a question word, a verb at the head of a sentence or after a function word; and
+that `that`, `it`, `both` may refer to earlier answers, which are then shown. It shows how much of a question can be
+answered with enough calls; the column of right answers per call shows how much a planner saves.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from dirigent_gym.questions.specialists import UNKNOWN
 ASK_ALL, SPANS = "ask-all", "spans"
 
 MOST_STEPS = 9
-"""A question comes with at most eight workers, and a counter."""
+"""A question comes with at most eight workers; the ninth step is the counter's."""
 
 GUESSES = 4
-"""Tries of a worker whose answers to the same words differ."""
+"""Tries of a worker that gives different answers to the same words."""
 
 TOKEN = re.compile(r"`[^`]*`\S*|\S+")
 SENTENCE = re.compile(r"(?<=[.?!;:])\s+")
@@ -48,11 +48,11 @@ BEHIND = frozenset(
 )  # fmt: skip
 REFERS = re.compile(r"\b(that|this|it|its|these|those|both|results?|two|them|comes)\b", re.IGNORECASE)
 AS_MANY = re.compile(r"\b(?:as|so) many (\w+) as (\d+)\b")
-"""`as many days as 12` is `12 days` once the number is known."""
+"""`as many days as 12` becomes `12 days` once the number is known."""
 
 
 async def ask_all(name: PlannerName, fitting: Fitting) -> Fitted:
-    """Every worker of the question's pool once; the commonest answer other than `unknown`."""
+    """Asks every worker of the question's pool once and takes the commonest answer other than `unknown`."""
 
     def helpers(task: Task, pool: Pool) -> list[Worker]:
         return [Counting(_known(fitting.same_for(task)))]
@@ -67,7 +67,7 @@ async def ask_all(name: PlannerName, fitting: Fitting) -> Fitted:
 
 
 async def spans(name: PlannerName, fitting: Fitting) -> Fitted:
-    """The search as one step of a local worker, whose calls of the pool's workers count as its own."""
+    """The search as one step of a local worker; its calls of the pool's workers count as its own."""
     return Fitted(
         str(name),
         lambda task, pool: Single(SPANS, name=str(name)),
@@ -77,7 +77,7 @@ async def spans(name: PlannerName, fitting: Fitting) -> Fitted:
 
 
 def _known(same: Same) -> Same:
-    """Equal answers, none of them `unknown`: a reply that is not equal to itself has no vote."""
+    """Equality of answers in which `unknown` equals nothing, not even itself, and so has no vote."""
 
     async def equal(first: str, second: str) -> bool:
         return UNKNOWN not in (tidy(first), tidy(second)) and await same(first, second)
@@ -89,7 +89,7 @@ class SpanSearch:
     """Reads a question, asks the workers of a pool runs of its words, and returns the last answer."""
 
     keeps_book = True
-    """It bills nothing itself; every call of a worker is metered on its own."""
+    """It bills nothing itself; every call of a worker is metered separately."""
 
     def __init__(self, pool: Pool) -> None:
         self._workers = [metered(worker) for worker in pool.values()]
@@ -105,7 +105,7 @@ class SpanSearch:
 
 
 class _Search:
-    """One question as it is searched."""
+    """The search through one question."""
 
     def __init__(self, workers: Sequence[Worker], request: Request) -> None:
         self._workers = workers
@@ -117,7 +117,8 @@ class _Search:
         self.attempts: list[Attempt] = []
 
     async def replaced(self, sentence: str) -> str:
-        """The sentence with one answer in the place of its words; empty if it is answered or cannot be."""
+        """Returns the sentence with one answer in place of its words; empty if the sentence is answered or has no run
+        that a worker answers."""
         for start, end, words in runs(sentence):
             shown = len(self.answers) if REFERS.search(words) else 0
             if (words, shown) in self._barren or words in (answer for _, answer in self.answers):
@@ -138,7 +139,7 @@ class _Search:
         answering = [i for i, reply in enumerate(replies) if reply]
         if not answering:
             return ""
-        # The dearest of several that differ is asked again; one that contradicts itself guesses.
+        # If several answers differ, the dearest worker is asked again; a worker that contradicts itself guesses.
         votes = Counter(replies[i] for i in answering)
         best = max(answering, key=lambda i: (votes[replies[i]], self._price(i)))
         found = [replies[best], await self._ask(self._workers[best], words, earlier)]
@@ -169,7 +170,7 @@ class _Search:
 
 
 def runs(sentence: str) -> Iterator[tuple[int, int, str]]:
-    """Runs of at least two words that may be a clause, the longest first: where each begins and ends, and its words."""
+    """Runs of at least two words that may be a clause, the longest first: each with begin, end and words."""
     tokens = [(match.start(), match.end(), match[0]) for match in TOKEN.finditer(sentence)]
     starts = [i for i in range(len(tokens)) if _may_start(tokens, i)]
     found = [(i, j) for i in starts for j in range(i + 2, len(tokens) + 1)]

@@ -1,11 +1,11 @@
-"""Sets of questions by name, beside the test itself: the ones that could show that a conductor learned our wordings.
+"""Sets of questions beside the test itself. They could show that a conductor only learned the gym's wordings.
 
-    second-seed   the generator's test, drawn again by an independent seed
+    second-seed   the generator's test, drawn again with an independent seed
     novel         questions that need the skill and the worker that RL never met
-    handwritten   written by hand, in other words than the generator's
-    plain         written by hand, as people type to an assistant: to develop by
-    reasoning     the public library reasoning-gym's, as recorded in the package
-    reasoning-new the same families, drawn anew from the library (extra `reasoning`)
+    handwritten   handwritten questions, in other words than the generator's
+    plain         handwritten questions as people type them to an assistant, for development
+    reasoning     questions of the public library reasoning-gym, as recorded in the package
+    reasoning-new questions of the same families, drawn anew from the library (extra `reasoning`)
 
 No model is trained on them, and only `plain` may be used to choose one. `placed` judges plans for questions in other
 words than the generator's: it cannot recognise a subtask that copies a person's words, but it can recognise the
@@ -38,58 +38,38 @@ SECOND_SEED = 20_000
 def probe_tasks(name: str, *, limit: int, seed: int) -> list[Task]:
     """At most `limit` questions of the set; the same for the same seed."""
     if name not in PROBES:
-        raise ConfigError(f"no set of questions is called {name!r}{nearest(name, tuple(PROBES))}")
+        raise ConfigError(f"there is no set of questions {name!r}{nearest(name, tuple(PROBES))}")
     if limit < 1:
         raise ConfigError(f"limit must be 1 or more, not {limit}")
     return PROBES[name](limit, seed)
 
 
 def probe_roster(name: str) -> tuple[Specialist, ...]:
-    """Returns the specialists that may be offered for a set: the worker of the held-out skill only if its questions are
+    """The specialists that a set's pools may offer; the worker of the held-out skill only if its questions are
     asked."""
     return ROSTER if name == "novel" else RL_ROSTER
 
 
 def second_seed(limit: int, seed: int) -> list[Task]:
-    """The generator's test by an independent seed."""
+    """The generator's test with an independent seed."""
     return generate("test", limit, seed=seed + SECOND_SEED)
-
-
-def _novel(limit: int, seed: int) -> list[Task]:
-    return generate("novel", limit, seed=seed)
-
-
-def _handwritten(limit: int, seed: int) -> list[Task]:
-    return _some(handwritten(), limit, seed)
-
-
-def _plain(limit: int, seed: int) -> list[Task]:
-    return _some(handwritten_plain(), limit, seed)
-
-
-def _reasoning(limit: int, seed: int) -> list[Task]:
-    return _some(recorded_tasks(seed=seed), limit, seed)
-
-
-def _reasoning_new(limit: int, seed: int) -> list[Task]:
-    return reasoning_tasks(limit, seed=seed)
 
 
 PROBES: dict[str, Callable[[int, int], list[Task]]] = {
     "second-seed": second_seed,
-    "novel": _novel,
-    "handwritten": _handwritten,
-    "plain": _plain,
-    "reasoning": _reasoning,
-    "reasoning-new": _reasoning_new,
+    "novel": lambda limit, seed: generate("novel", limit, seed=seed),
+    "handwritten": lambda limit, seed: _some(handwritten(), limit, seed),
+    "plain": lambda limit, seed: _some(handwritten_plain(), limit, seed),
+    "reasoning": lambda limit, seed: _some(recorded_tasks(seed=seed), limit, seed),
+    "reasoning-new": lambda limit, seed: reasoning_tasks(limit, seed=seed),
 }
 
 IN_OTHER_WORDS = frozenset({"handwritten", "plain", "reasoning", "reasoning-new"})
-"""Sets whose wordings are not the generator's: their plans are judged with the words left aside."""
+"""Sets whose wordings are not the generator's. Their plans are judged without their words."""
 
 
 def _some(tasks: Sequence[Task], limit: int, seed: int) -> list[Task]:
-    """Returns all of them if they are few enough, else a random part in the same order."""
+    """All of them if they are few enough, otherwise a random part in the same order."""
     if limit >= len(tasks):
         return list(tasks)
     kept = set(random.Random(f"probe {seed}").sample(range(len(tasks)), limit))
@@ -97,12 +77,12 @@ def _some(tasks: Sequence[Task], limit: int, seed: int) -> list[Task]:
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """A plan held against the cheapest right one, its words aside."""
+    """A plan compared with the cheapest right one, without regard to its words."""
 
     routing: bool
-    """As many steps, and each by a worker that can do one of the steps needed."""
+    """Whether it has as many steps, and a worker that can do one of the needed steps does each."""
     access: bool
-    """And each of those steps reads exactly the results it needs."""
+    """Whether the routing is right and each of those steps reads exactly the results that it needs."""
 
 
 def placed(task: Task, plan: Plan, *, roster: Sequence[Specialist] = ROSTER) -> Placed:
@@ -113,7 +93,7 @@ def placed(task: Task, plan: Plan, *, roster: Sequence[Specialist] = ROSTER) -> 
     for wanted in _variants(task.sketch or Sketch(())):
         if not wanted or len(wanted) != len(chosen):
             continue
-        # Five steps at most, so trying all orders is 120 looks.
+        # There are five steps at most, so all orders are 120 trials.
         for order in permutations(range(len(wanted))):
             able_all = all(
                 worker is not None and able(worker, wanted[j]) for worker, j in zip(chosen, order, strict=True)
@@ -138,14 +118,11 @@ def _wired(plan: Plan, wanted: Sequence[SketchStep], order: Sequence[int]) -> bo
 
 
 def _variants(sketch: Sketch) -> list[tuple[SketchStep, ...]]:
-    """The steps needed; where a puzzle is guessed several times, also with fewer guesses before the check."""
+    """The steps needed; for a puzzle that is guessed several times, also with fewer guesses before the check."""
     found = [sketch.steps]
     guesses = sum(step.skill == PUZZLE_SKILL for step in sketch.steps)
     for _ in range(max(0, guesses - LEAST_GUESSES)):
-        found.append(_without_first(found[-1]))
+        # Without the first guess; the steps that read it read the others.
+        rest = (msgspec.structs.replace(s, access=tuple(j - 1 for j in s.access if j > 0)) for s in found[-1][1:])
+        found.append(tuple(rest))
     return found
-
-
-def _without_first(steps: Sequence[SketchStep]) -> tuple[SketchStep, ...]:
-    """Drops the first guess; steps that read it read the others."""
-    return tuple(msgspec.structs.replace(step, access=tuple(j - 1 for j in step.access if j > 0)) for step in steps[1:])

@@ -1,8 +1,8 @@
 """The gym's specialists as workers, and its trained planners: exact ones from the tables, or LoRA adapters on this CPU.
 
-Adapters are GGUF files called after their specialist, in a folder; those that ship are in the package. The planners
-`conductor` and `warm-start` are adapters too, and `language` is the base without one, prompted. A missing adapter is
-named before anything runs. Greedy replies of models may be shared between planners (`dirigent.evals.reply_cache`).
+Adapters are GGUF files in a folder, named after their specialist; the package has those that ship. The planners
+`conductor` and `warm-start` are adapters too, and `language` is the prompted base without an adapter. A missing adapter
+is an error before anything runs. Planners may share greedy replies of models (`dirigent.evals.reply_cache`).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from dirigent_gym.weights import FOLDER
 WORKERS = ("exact", "local")
 
 Share = Callable[[Worker, str, Mapping[str, Any]], Worker]
-"""A worker on the adapter of that name, with these extra settings, its greedy replies shared if any are."""
+"""Wraps a worker that uses the named adapter and these extra settings, so that planners share its greedy replies."""
 
 TRAINED_PLANNERS = ("conductor", "warm-start")
 PROMPTED = "language"
-"""The same base, untrained, told how to write plans."""
+"""The planner that is the untrained base with a prompt on how to write plans."""
 
 BASE_WEIGHTS = "smollm2-135m"
 
@@ -57,22 +57,23 @@ async def gym_workers(
     weights: str | Path = BASE_WEIGHTS,
     replies: Replies | None = None,
 ) -> AsyncIterator[tuple[WorkerFor, Mapping[str, PlannerFor]]]:
-    """Opens the workers, and the planners among `planners` that are models. As for users, one process serves all
-    specialists, and each trained planner is merged into a base of its own. `adapters` is a folder of them, the
-    package's by default; `weights` is their base. With `replies`, planners share the replies to equal requests;
-    `language`, whose prompts have new marks each time, shares none.
+    """Opens the workers, and the planners among `planners` that are models.
+
+    As in a user's pool, one process serves all specialists, and each trained planner is merged into a base of its own.
+    `adapters` is a folder of adapters, the package's by default; `weights` is their base. With `replies`, planners
+    share the replies to equal requests; `language`, whose prompts have new marks each time, shares no replies.
     """
     if workers not in WORKERS:
-        raise ConfigError(f"no workers are called {workers!r}{nearest(workers, WORKERS)}")
+        raise ConfigError(f"there are no workers {workers!r}{nearest(workers, WORKERS)}")
     kinds = kinds_of(planners)
     trained = [kind for kind in kinds if kind in TRAINED_PLANNERS]
-    hands = [specialist.name for specialist in roster] if workers == "local" else []
-    if not trained and not hands and PROMPTED not in kinds:
+    adapted = [specialist.name for specialist in roster] if workers == "local" else []
+    if not trained and not adapted and PROMPTED not in kinds:
         yield exact_worker, {}
         return
-    found = find_adapters(adapters or FOLDER, [*trained, *hands])
+    found = find_adapters(adapters or FOLDER, [*trained, *adapted])
     async with AsyncExitStack() as stack:
-        model = await stack.enter_async_context(LocalModel(weights, adapters={name: found[name] for name in hands}))
+        model = await stack.enter_async_context(LocalModel(weights, adapters={name: found[name] for name in adapted}))
         share = await asyncio.to_thread(_sharing, replies, found, weights)
         factories = {}
         for name in trained:
@@ -80,23 +81,27 @@ async def gym_workers(
             factories[name] = _planner_for(share(Local(merged, name=name), name, {}))
         if PROMPTED in kinds:
             factories[PROMPTED] = _prompted(model)
-        yield (_worker_for(model, share) if workers == "local" else exact_worker), factories
+
+        def local_one(specialist: Specialist, seed: int) -> Worker:
+            return specialist_worker(model, specialist, share=share)
+
+        yield (local_one if workers == "local" else exact_worker), factories
 
 
 def find_adapters(folder: Path, names: Sequence[str]) -> dict[str, Path]:
-    """The adapter files by name; an error that lists all that are missing."""
+    """The adapter files by name. Raises a ConfigError that lists all missing adapters."""
     found = packaged(folder)
     missing = [name for name in names if name not in found]
     if missing:
         raise ConfigError(
             f"{folder} has no adapter for {', '.join(missing)}; train them (`dirigent train`), name their folder with "
-            "--adapters, or use  --workers exact  and planners that are no models"
+            "--adapters, or use  --workers exact  and planners that are not models"
         )
     return {name: found[name] for name in names}
 
 
 def adapters_digest(folder: Path) -> str:
-    """A name for exactly these adapters, so that outcomes of others are not taken for theirs; empty for none."""
+    """A digest of exactly these adapters, which tells their outcomes from those of others; empty without adapters."""
     digest = hashlib.blake2b(digest_size=8)
     found = packaged(folder)
     for name, file in found.items():
@@ -105,8 +110,8 @@ def adapters_digest(folder: Path) -> str:
 
 
 def specialist_worker(model: LocalModel, specialist: Specialist, *, share: Share | None = None) -> Worker:
-    """Makes the worker of users' pools, from the same text by the same code, so that the measurement is of what they
-    run. Only the wrappers are left out, so nothing is retried; sharing takes their place."""
+    """Makes a worker as a user's pool has it, from the same text by the same code, so that the measurement is of that
+    worker. Only the wrappers are left out, so nothing is retried; sharing takes their place."""
     config = specialist_config(specialist)
     bare = local_worker(config, model)
     return with_defaults(share(bare, specialist.name, config.extra) if share else bare, config)
@@ -119,10 +124,6 @@ def _sharing(replies: Replies | None, adapters: Mapping[str, Path], weights: str
     base = known.sha256 if known else weights_digest(Path(weights).expanduser())
     digests = {name: f"{base} {weights_digest(file)}" for name, file in adapters.items()}
     return lambda worker, adapter, extra: Shared(worker, replies, weights=digests[adapter], extra=extra)
-
-
-def _worker_for(model: LocalModel, share: Share) -> WorkerFor:
-    return lambda specialist, seed: specialist_worker(model, specialist, share=share)
 
 
 def _planner_for(worker: Worker) -> PlannerFor:

@@ -1,8 +1,8 @@
 """The gym: questions that take several skills, specialists that have one each, and exact answers to everything.
 
-Read in this order: `operation` and `skills` (the operations), `phrasing` (their wordings, and recognition), `compose`
-and `frames` (how operations become a question), `split` (questions for training and for the test),
-`specialists`, `examples` and `oracle` (the workers), `pools` (the workers offered), `warmstart`, `compare`, `probe`.
+Read in this order: `skills` and `solving` (the operations), `phrasing` and `recognition` (their wordings), `compose`
+and `frames` (how operations become a question), `split` (questions for training and for the test), `specialists`,
+`examples` and `oracle` (the workers), `pools` (the workers offered), `warmstart`, `compare`, `probe`.
 """
 
 from dirigent_gym.questions.compare import Comparison, compare

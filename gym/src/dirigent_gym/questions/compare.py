@@ -1,8 +1,8 @@
 """Compare a plan with a task's cheapest right one: decomposition, routing, access, length, parallelism.
 
-Reads subtasks with `phrasing.recognise`, so a plan in other words than the sketch is still right if it asks for the
-same operations on the same things. Steps that do not depend on one another may have any order. The grader scores the
-answer; this module only locates the fault of a wrong plan.
+It reads subtasks with `recognition.recognise`, so a plan in other words than the sketch is still right if it asks for
+the same operations on the same things. Steps that do not depend on one another may have any order. The grader scores
+the answer; this module only locates the fault of a wrong plan.
 """
 
 from __future__ import annotations
@@ -23,32 +23,41 @@ LEAST_GUESSES = 2
 
 class Comparison(msgspec.Struct, frozen=True):
     decomposition: bool
-    """The right operations, on the right things, each after what it needs."""
+    """Whether the plan has the right operations, on the right things, each after the steps that it needs."""
     routing: bool
-    """And each given to a worker that can do it."""
+    """Whether the decomposition is right and each step goes to a worker that can do it."""
     access: bool
-    """And each reads exactly the results it needs."""
+    """Whether the decomposition is right and each step reads exactly the results that it needs."""
     routed_share: float
-    """Share of the recognised steps given to a worker that can do them; 0 if none was recognised."""
+    """The share of recognised steps whose worker can do them; 0 if no step was recognised."""
     steps: int
     minimal_steps: int
     minimal: bool
-    """No longer than the cheapest right plan."""
+    """Whether the plan is no longer than the cheapest right plan."""
     parallel: bool
-    """Its longest chain is no longer than the cheapest right plan's."""
+    """Whether its longest chain is no longer than the cheapest right plan's."""
 
 
 def compare(task: Task, plan: Plan, *, roster: Sequence[Specialist] = ROSTER) -> Comparison:
-    """Returns the parts of a plan that are right. The roster has the skill of each worker, by name."""
+    """Compares a plan with the task's sketch. The roster has the skill of each worker, by name."""
     workers = {specialist.name: specialist for specialist in roster}
     sketch = task.sketch or Sketch(())
     match = _match(plan.steps, sketch.steps)
-    complete = _complete(match, plan.steps, sketch)
-    good = [_can(workers.get(plan.steps[i].worker), sketch.steps[j]) for i, j in match.items()]
+    matched = set(match.values())
+    # Only guesses at a puzzle may be missing.
+    missing = [step for j, step in enumerate(sketch.steps) if j not in matched and step.skill != PUZZLE_SKILL]
+    complete = bool(sketch.steps) and len(match) == len(plan.steps) and not missing
+    chosen = [(workers.get(plan.steps[i].worker), sketch.steps[j]) for i, j in match.items()]
+    good = [specialist is not None and able(specialist, step) for specialist, step in chosen]
+    access = all(
+        {match[k] for k in plan.steps[i].access} == {j for j in sketch.steps[want].access if j in matched}
+        for i, want in match.items()
+        if complete
+    )
     return Comparison(
         decomposition=complete,
         routing=complete and all(good),
-        access=complete and _access_right(match, plan.steps, sketch),
+        access=complete and access,
         routed_share=sum(good) / len(good) if good else 0.0,
         steps=len(plan.steps),
         minimal_steps=len(sketch.steps),
@@ -57,12 +66,8 @@ def compare(task: Task, plan: Plan, *, roster: Sequence[Specialist] = ROSTER) ->
     )
 
 
-def _can(specialist: Specialist | None, step: SketchStep) -> bool:
-    return specialist is not None and able(specialist, step)
-
-
 def _match(steps: Sequence[Step], wanted: Sequence[SketchStep]) -> dict[int, int]:
-    """Plan step -> sketch step, in order, each sketch step used once."""
+    """Plan step -> sketch step, in order; each sketch step is used once."""
     found: dict[int, int] = {}
     for i, step in enumerate(steps):
         for j, want in enumerate(wanted):
@@ -89,18 +94,6 @@ def _ready(want: SketchStep, found: Mapping[int, int]) -> bool:
     """Returns whether the steps that the sketch step needs were matched before; of several guesses two are enough."""
     matched = sum(j in found.values() for j in want.access)
     return matched >= (LEAST_GUESSES if want.skill == CHECK_SKILL else len(want.access))
-
-
-def _complete(match: Mapping[int, int], steps: Sequence[Step], sketch: Sketch) -> bool:
-    missing = [step for j, step in enumerate(sketch.steps) if j not in match.values()]
-    return bool(sketch.steps) and len(match) == len(steps) and all(step.skill == PUZZLE_SKILL for step in missing)
-
-
-def _access_right(match: Mapping[int, int], steps: Sequence[Step], sketch: Sketch) -> bool:
-    return all(
-        {match[k] for k in steps[i].access} == {j for j in sketch.steps[want].access if j in match.values()}
-        for i, want in match.items()
-    )
 
 
 def _depth(steps: Sequence[Step]) -> int:

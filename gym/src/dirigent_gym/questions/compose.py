@@ -1,8 +1,8 @@
 """Draw the operations of a question, before any words: each result is in the next operation's table.
 
-A blueprint is a chain, a fan (two chains and the operation that joins them, then perhaps more) or a check (a puzzle
-that is guessed several times and then checked). Drawing walks forward over real values, so an intermediate result is
-always something the next operation knows. The split decides which operations may be drawn, through `Rules`.
+A blueprint is a chain, a fan (two chains, the operation that joins them, and perhaps more operations after it) or a
+check (a puzzle that is guessed several times and then checked). The drawing walks forward over real values, so the next
+operation can always take an intermediate result. The split decides through `Rules` which operations may be drawn.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from dirigent_gym.questions.solving import Key
 Shape = Literal["chain", "fan", "check"]
 
 GUESSES = 3
-"""How often the cheapest right plan asks the unreliable worker: right 7 times in 10, three guesses miss 27 in 1,000."""
+"""Guesses in the cheapest right plan of a puzzle. The worker is right 7 times in 10, so three miss 27 in 1,000."""
 
 MAX_LEADS, TRIES_A_LEAD = 600, 200
-"""How long one first (or joining) operation is tried before another: long, so that the hard ones are drawn as well. And
-how many are tried: where rules leave one skill in ten to begin with, 60 in a row miss it once in 550 draws."""
+"""Operations tried as the first (or joining) one, and draws for each: many draws, so that the hard ones succeed too.
+Many operations, because 60 in a row would miss, once in 550 draws, a skill that is one in ten under the rules."""
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -57,13 +57,13 @@ class Blueprint(msgspec.Struct, frozen=True):
 
     @property
     def paths(self) -> tuple[tuple[str, ...], ...]:
-        """The skills along every way from a start to the answer."""
+        """The skills along each path from a start to the answer."""
         after = (() if self.join is None else (self.join,)) + self.tail
         return tuple(tuple(link.skill for link in (*branch, *after)) for branch in self.branches)
 
     @property
     def kind(self) -> str:
-        """Operations and shape as text."""
+        """The operations and the shape as text."""
         branches = [">".join(link.operation for link in branch) for branch in self.branches]
         head = f"({' & '.join(branches)})" if self.join else branches[0]
         rest = [link.operation for link in self.links[sum(map(len, self.branches)) :]]
@@ -71,10 +71,10 @@ class Blueprint(msgspec.Struct, frozen=True):
 
 
 class Rules(Protocol):
-    """The draws that a split allows."""
+    """The rules by which a split allows operations, values and combinations."""
 
     def start(self, operation: Operation, key: Key) -> bool:
-        """Whether a question may name this key."""
+        """Whether a question may start from this key."""
         ...
 
     def parameter(self, operation: Operation, key: Key) -> bool:
@@ -137,11 +137,11 @@ def _step(link: Link, subtask: str, access: tuple[int, ...]) -> SketchStep:
 
 
 OWN_JOIN_WEIGHT = 0.4
-"""How often a join is drawn whose parts its own skill supplies, against 1 for the others."""
+"""The weight of a join whose parts come from its own skill; other joins weigh 1."""
 
 
 def _lead(rng: random.Random, shape: Shape, depth: int, operations: Sequence[Operation]) -> Operation:
-    """The operation a blueprint is built around: a chain's first, a fan's join, a check's puzzle."""
+    """The operation that a blueprint is built around: a chain's first, a fan's join, a check's puzzle."""
     if shape == "check":
         return rng.choice(PUZZLE_OPERATIONS)
     if shape == "chain":
@@ -151,7 +151,7 @@ def _lead(rng: random.Random, shape: Shape, depth: int, operations: Sequence[Ope
 
 
 def _joins_its_own(join: Operation) -> bool:
-    """Months, Roman numerals and warm-only values come from the skill that also joins them."""
+    """Whether the join's parts come from the skill that joins them, as with months, Roman numerals and warm skills."""
     return join.gives in ("month", "roman") or join.skill in WARM_SKILLS
 
 
@@ -190,7 +190,7 @@ def _draw_fan(
 def _branch(
     rng: random.Random, operations: Sequence[Operation], rules: Rules, *, length: int, join: Operation
 ) -> tuple[Link, ...] | None:
-    """A chain whose result the join can take, by another skill than the join's if there is one."""
+    """A chain whose result the join can take. Its last skill differs from the join's, unless the join supplies it."""
     for _ in range(20):
         chain = draw_chain(rng, operations, rules, length=length, gives=join.takes[0])
         if chain is not None and (chain[-1].skill != join.skill or _joins_its_own(join)):
@@ -207,7 +207,7 @@ def draw_chain(
     gives: str = "",
     first: Operation | None = None,
 ) -> tuple[Link, ...] | None:
-    """A chain from a value named in the question, to a type if one is asked for; None if the walk got stuck."""
+    """A chain from a value that the question names, ending in the type `gives` if set; None if the walk got stuck."""
     if first is None:
         firsts = [op for op in operations if (length > 1 or not gives or op.gives == gives) and op.arity == 1]
         if not firsts:
@@ -226,7 +226,7 @@ def draw_chain(
 def extend(
     rng: random.Random, link: Link, operations: Sequence[Operation], rules: Rules, *, length: int
 ) -> tuple[Link, ...] | None:
-    """Steps that take up a link's result, each by another skill than the one before (the few warm ones apart)."""
+    """Steps that continue from a link's result, each by another skill than the one before, a few warm skills apart."""
     found: list[Link] = []
     for _ in range(length):
         gives = OPERATIONS[link.operation].gives
@@ -250,7 +250,7 @@ def extend(
 
 
 def walk(values: Key, steps: Iterable[tuple[Operation, Key]]) -> tuple[Link, ...] | None:
-    """Operations, each with its parameters, one after another from these values; None if a table has no answer."""
+    """Apply operations, each with its parameters, one after another to these values; None if a table has no answer."""
     found: list[Link] = []
     for operation, parameters in steps:
         key = (*values, *parameters)
@@ -262,7 +262,7 @@ def walk(values: Key, steps: Iterable[tuple[Operation, Key]]) -> tuple[Link, ...
 
 
 def pick_by_skill(rng: random.Random, operations: Sequence[Operation]) -> Operation:
-    """A skill first, then one of its operations, so that skills with many operations weigh no more."""
+    """Draw a skill first, then one of its operations, so that skills with many operations weigh no more."""
     skill = rng.choice(sorted({op.skill for op in operations}))
     return rng.choice([op for op in operations if op.skill == skill])
 
@@ -274,7 +274,7 @@ def list_keys(operation: str) -> tuple[Key, ...]:
 
 @cache
 def keys_by_value(operation: str) -> dict[str, tuple[Key, ...]]:
-    """The keys of a one-value operation, by that value."""
+    """The keys of an operation with one value, by that value."""
     found: dict[str, list[Key]] = {}
     for key in OPERATIONS[operation].table:
         found.setdefault(key[0], []).append(key)

@@ -1,9 +1,10 @@
 """Training examples of a specialist: subtasks, the results it may read, and the bare answer.
 
-All of its tables, in every mood, with every wording that the test may ask, held-out ones included: the split is the
-conductor's, not the specialists'. One in ten is another's work and is answered "unknown". Extra results that do not fit
-are mixed in, since a plan may let a step read more than it needs. A specialist of small numbers meets mostly small
-ones, because it must master them, and enough large ones to learn that it fails there.
+The examples cover all tables of the specialist, in every mood and in every wording that the test may use, including
+held-out ones: the split is for the conductor, not for the specialists. One example in ten is outside the skill and is
+answered "unknown". Some examples show extra results that do not fit, because a plan may let a step read more than it
+needs. A specialist of small numbers gets mostly small ones, which it must master, and enough large ones to learn that
+it fails there.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from dirigent_gym.questions.compose import Link
 from dirigent_gym.questions.oracle import Result, answer, distractors
 from dirigent_gym.questions.phrasing import (
     TEST_LEADS,
-    Template,
     asked_templates,
     direct,
     lowered,
@@ -31,10 +31,10 @@ from dirigent_gym.questions.specialists import UNKNOWN, Specialist, beyond, oper
 OFF_SKILL_SHARE = 0.1
 REFERRING_SHARE = 0.5
 EMPTY_REFERENCE_SHARE = 0.04
-"""A reference with nothing to read: the answer is "unknown"."""
+"""The share of references without a result to read; the answer is "unknown"."""
 EXTRA_SHARE = 0.25
 SMALL_SHARE = 0.75
-"""Of the own examples of a specialist of small numbers, those with no number above its limit."""
+"""The share of examples without a number above the limit, for a specialist of small numbers."""
 
 
 class Example(msgspec.Struct, frozen=True):
@@ -42,13 +42,13 @@ class Example(msgspec.Struct, frozen=True):
     results: tuple[Result, ...]
     answer: str
     operation: str
-    """Empty where the subtask is another's."""
+    """The operation's name; empty if the subtask is outside the skill."""
     key: Key = ()
     """The operation's input."""
 
 
 def examples(specialist: Specialist, n: int, *, seed: int) -> list[Example]:
-    """`n` examples; every table of the specialist is gone through in turn before anything repeats."""
+    """`n` examples; every table of the specialist is used up once before a key repeats."""
     rng = random.Random(f"{specialist.name} {seed}")
     operations = [OPERATIONS[name] for name in operations_of(specialist)]
     weights = [len(op.table) ** 0.5 for op in operations]
@@ -66,7 +66,7 @@ def examples(specialist: Specialist, n: int, *, seed: int) -> list[Example]:
 
 
 Deck = tuple[str, bool]
-"""An operation, and whether only the keys within the specialist's limit."""
+"""An operation, and whether the deck holds only keys within the specialist's limit."""
 
 
 def _deal(rng: random.Random, specialist: Specialist, op: Operation, decks: dict[Deck, list[Key]]) -> Key:
@@ -88,7 +88,7 @@ def _own_example(rng: random.Random, specialist: Specialist, op: Operation, key:
 
 
 def candidates_example(rng: random.Random, specialist: Specialist, op: Operation, key: Key, seed: str) -> Example:
-    """Candidates as the guesser would give them; sometimes none, and then the checker must not solve."""
+    """An example with candidates as the guesser would give them; without any, the checker must not solve."""
     subtask = wording(rng, op, key)
     count = rng.choice((0, 1, 2, 2, 3, 3, 3))
     wrong = distractors(op.full_name, key)
@@ -115,7 +115,7 @@ def ask(rng: random.Random, op: Operation, key: Key) -> tuple[str, tuple[Result,
 def wording(rng: random.Random, op: Operation, key: Key, *, refers: bool = False) -> str:
     """Returns a wording of the operation, with words that a clause may carry over from its sentence."""
     template = rng.choice(asked_templates(op.full_name))
-    text = referring(template, key, _reference(rng, template)) if refers else direct(template, key)
+    text = referring(template, key, rng.choice(references(template))[0]) if refers else direct(template, key)
     bare_noun = template.mood == "noun" and rng.random() < 0.5
     if template.mood == "noun" and not bare_noun:
         text = rng.choice(TEST_LEADS).around(text)
@@ -127,12 +127,8 @@ def wording(rng: random.Random, op: Operation, key: Key, *, refers: bool = False
     return text.rstrip(".") if draw > 0.9 else text
 
 
-def _reference(rng: random.Random, template: Template) -> str:
-    return rng.choice(references(template))[0]
-
-
 def _produced(rng: random.Random, takes: str, value: str) -> Result | None:
-    """An earlier step that gave this value; None if no operation does."""
+    """An earlier step whose result is this value; None if no operation has that result."""
     links = _producers().get(value, ())
     fitting = [link for link in links if fits(OPERATIONS[link.operation].gives, takes=takes)]
     if not fitting:
@@ -144,7 +140,7 @@ def _produced(rng: random.Random, takes: str, value: str) -> Result | None:
 
 
 def _with_extra(rng: random.Random, op: Operation, results: tuple[Result, ...]) -> tuple[Result, ...]:
-    """One more result, of a value the operation could not work on, before or after."""
+    """Add one result that the operation cannot use, before or after the others."""
     usable = {part for key in op.table for part in key[: op.arity]}
     other = rng.choice(GYM_OPERATIONS)
     key = rng.choice(list(other.table))
@@ -156,7 +152,7 @@ def _with_extra(rng: random.Random, op: Operation, results: tuple[Result, ...]) 
 
 @cache
 def _producers() -> dict[str, tuple[Link, ...]]:
-    """By value, a few operations and keys that give it."""
+    """Value -> a few operations and keys that have it as their result."""
     rng = random.Random(5)
     found: dict[str, list[Link]] = {}
     for op in GYM_OPERATIONS:

@@ -1,9 +1,9 @@
-"""From a blueprint to the words of a question, and to the subtasks its cheapest plan would use.
+"""Word a blueprint as a question, and word the subtasks of its cheapest plan.
 
 Sequential: one clause a sentence, each referring to the one before. Nested: one noun phrase inside another.
 Mixed: a nested opening, then sentences. Subtasks are the question's own clauses, direct or referring, so that a
-conductor can find its words in the question. `Writer` holds the randomness and remembers whether any wording is new to
-a model that has met only training.
+conductor can find their words in the question. `Writer` holds the randomness and records whether any wording is new to
+a model that saw only training questions.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from dirigent_gym.questions.phrasing import (
 from dirigent_gym.questions.training_frames import ClauseFrame, Mood, training_frames
 
 
-class Told(msgspec.Struct, frozen=True):
-    """A blueprint in words."""
+class QuestionText(msgspec.Struct, frozen=True):
+    """A question and the subtasks of its plan, in words."""
 
     question: str
     subtasks: tuple[str, ...]
-    """One per link: first branch, second branch, join, tail."""
+    """One for each link: first branch, second branch, join, tail."""
     style: str
     new_wording: bool
-    """Whether any of its words is one that training never shows."""
+    """Whether training never shows one of its wordings."""
 
 
 class _HasHome(Protocol):
@@ -49,25 +49,25 @@ class _HasHome(Protocol):
 T = TypeVar("T", bound=_HasHome)
 
 
-class Telling(ClauseFrame, frozen=True):
+class SequenceFrame(ClauseFrame, frozen=True):
     """A frame for clauses one after another, and the splits that use it."""
 
     home: Home = "everywhere"
 
 
 SEQUENCES = (
-    Telling("noun", "Take {c}.", "order", ("{C}", "Then {c}")),
-    Telling("order", "{C}", "order", ("Then {c}", "After that, {c}")),
-    Telling("noun", "Start with {c}.", "order", ("{C}", "Next, {c}"), "What do you get?"),
-    Telling("order", "First, {c}", "order", ("Next, {c}", "Now {c}")),
-    Telling("ask", "{C}", "ask", ("{C}", "And {c}")),
-    Telling("noun", "Find {c}.", "ask", ("{C}", "Then {c}")),
-    Telling("noun", "Think of {c}.", "order", ("Now {c}", "{C}"), "Give only the result."),
-    Telling("ask", "{C}", "order", ("{C}", "Then {c}"), "Answer with the last value."),
-    Telling("noun", "Begin with {c}.", "order", ("From there, {c}", "{C}"), home="test"),
-    Telling("order", "To start, {c}", "order", ("Afterwards, {c}",), "Report what comes out.", home="test"),
-    Telling("noun", "Consider {c}.", "ask", ("Now, {c}", "{C}"), home="test"),
-    *(Telling(**asdict(own), home=home) for home, found in training_frames().items() for own in found.sequences),
+    SequenceFrame("noun", "Take {c}.", "order", ("{C}", "Then {c}")),
+    SequenceFrame("order", "{C}", "order", ("Then {c}", "After that, {c}")),
+    SequenceFrame("noun", "Start with {c}.", "order", ("{C}", "Next, {c}"), "What do you get?"),
+    SequenceFrame("order", "First, {c}", "order", ("Next, {c}", "Now {c}")),
+    SequenceFrame("ask", "{C}", "ask", ("{C}", "And {c}")),
+    SequenceFrame("noun", "Find {c}.", "ask", ("{C}", "Then {c}")),
+    SequenceFrame("noun", "Think of {c}.", "order", ("Now {c}", "{C}"), "Give only the result."),
+    SequenceFrame("ask", "{C}", "order", ("{C}", "Then {c}"), "Answer with the last value."),
+    SequenceFrame("noun", "Begin with {c}.", "order", ("From there, {c}", "{C}"), home="test"),
+    SequenceFrame("order", "To start, {c}", "order", ("Afterwards, {c}",), "Report what comes out.", home="test"),
+    SequenceFrame("noun", "Consider {c}.", "ask", ("Now, {c}", "{C}"), home="test"),
+    *(SequenceFrame(**asdict(own), home=home) for home, found in training_frames().items() for own in found.sequences),
 )
 
 
@@ -117,27 +117,27 @@ DECOY_WORDS = {
 
 
 class Wordings(msgspec.Struct, frozen=True):
-    """Which wordings a question may be put in."""
+    """The wordings that a question may use."""
 
     known: frozenset[Home]
-    """At home where training is, too."""
+    """The homes of wordings that training uses too."""
     new: Home | None = None
-    """And those that training never shows."""
+    """The home of wordings that training never shows."""
     new_share: float = 0.0
-    """How often one of these is reached for."""
+    """The share of draws that prefer a new wording."""
     plain_share: float | None = None
-    """The share of frames of every split among the known ones; None draws all alike."""
+    """The share of draws from frames of every split, among the known ones; None draws from all alike."""
 
 
 PLAIN_WORDINGS = Wordings(frozenset({"everywhere"}))
-# Drawn alike, the few plain wordings would drown in the many others, and plain ones are what people use and tests ask.
+# Drawn alike, the few plain wordings would drown among the others, and plain ones are what people use and tests ask.
 TRAINING_WORDINGS = Wordings(frozenset({"everywhere", "train"}), plain_share=0.5)
 DEV_WORDINGS = Wordings(frozenset({"everywhere", "train"}), new="dev", new_share=0.5, plain_share=0.5)
 TEST_WORDINGS = Wordings(frozenset({"everywhere"}), new="test", new_share=0.5)
 
 
 class Writer:
-    """Draws wordings, and remembers whether any was new."""
+    """Draws wordings, and records whether any was new."""
 
     def __init__(self, rng: random.Random, wordings: Wordings) -> None:
         self.rng = rng
@@ -164,7 +164,7 @@ class Writer:
         return self.pick(options)
 
     def reference(self, template: Template, *, moved: bool = True) -> str:
-        """Words for an earlier result; only the plain ones if a subtask is lifted out of a nest."""
+        """Words for an earlier result; only plain ones for a subtask that is taken out of a nested phrase."""
         options = references(template)
         wanted = moved and self.rng.random() < self.wordings.new_share and self.wordings.new == "test"
         matching = [(text, held) for text, held in options if held == wanted] or list(options)
@@ -173,23 +173,23 @@ class Writer:
         return text
 
 
-def tell(blueprint: Blueprint, writer: Writer) -> Told:
+def write_question(blueprint: Blueprint, writer: Writer) -> QuestionText:
     """Put a blueprint into words."""
     writer.used_new = False
     if blueprint.join is None:
-        question, subtasks, style = _tell_chain((*blueprint.branches[0], *blueprint.tail), writer)
+        question, subtasks, style = _write_chain((*blueprint.branches[0], *blueprint.tail), writer)
     else:
-        question, subtasks, style = _tell_fan(blueprint, blueprint.join, writer)
-    return Told(question, tuple(subtasks), style, writer.used_new)
+        question, subtasks, style = _write_fan(blueprint, blueprint.join, writer)
+    return QuestionText(question, tuple(subtasks), style, writer.used_new)
 
 
 def add_decoy(question: str, words: str, *, writer: Writer) -> str:
-    """The question with a sentence that names something it does not need."""
+    """The question with a sentence about something that it does not need."""
     sentence = writer.pick(DECOYS).text.format(w=words, W=words[0].upper() + words[1:])
     return f"{sentence} {question}" if writer.rng.random() < 0.5 else f"{question} {sentence}"
 
 
-def _tell_chain(links: Sequence[Link], writer: Writer) -> tuple[str, list[str], str]:
+def _write_chain(links: Sequence[Link], writer: Writer) -> tuple[str, list[str], str]:
     draw = writer.rng.random()
     if len(links) == 1 or draw < 0.4:
         question, subtasks = _nest_sentence(links, writer)
@@ -215,9 +215,9 @@ def _nest_sentence(links: Sequence[Link], writer: Writer) -> tuple[str, list[str
 
 
 def nest(links: Sequence[Link], writer: Writer, *, inside: bool = False) -> tuple[str, list[str]]:
-    """A noun phrase around a noun phrase, and the subtasks it falls apart into.
+    """A noun phrase around a noun phrase, and the subtasks of its parts.
 
-    What goes inside something else must not begin with its value: "4 more than 19 times 2" reads two ways.
+    A nested phrase must not begin with its value: "4 more than 19 times 2" has two meanings.
     """
     template = writer.template(links[0], mood="noun", nests=inside or len(links) > 1)
     phrase = direct(template, links[0].key)
@@ -261,7 +261,7 @@ def _placed(pattern: str, clause: str) -> str:
     return pattern.format(c=lowered(clause), C=clause)
 
 
-def _tell_fan(blueprint: Blueprint, join: Link, writer: Writer) -> tuple[str, list[str], str]:
+def _write_fan(blueprint: Blueprint, join: Link, writer: Writer) -> tuple[str, list[str], str]:
     phrases, subtasks = [], []
     for branch in blueprint.branches:
         phrase, parts = nest(branch, writer, inside=True)

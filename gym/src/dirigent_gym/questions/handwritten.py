@@ -1,19 +1,18 @@
-"""Questions written by hand, in other words than the generator's: does a conductor read, or does it match templates?
+"""Handwritten questions, in other words than the generator's: they show whether a conductor reads or matches templates.
 
-`handwritten.jsonl` has one a line: the question, the operations that answer it, the answer. Small stories,
-the last step named first, things said indirectly, sentences that should change nothing. The words are a person's; the
-operations are the gym's, so every answer is looked up in the tables and every question has its cheapest plan.
-The plan's subtasks are in the generator's words, since specialists know those: if a conductor copies the person's
-words, its workers may not understand them, and that is part of the measurement.
+`handwritten.jsonl` has one question a line: its text, the operations that answer it, the answer. There are small
+stories, questions with the last step named first, indirect descriptions, and sentences that should change nothing. The
+words are a person's; the operations are the gym's, so the tables have every answer and every question has its cheapest
+plan. The plan's subtasks are in the generator's words, because specialists know those. A conductor that copies the
+person's words may write subtasks that its workers do not understand, and that is part of the measurement.
 
     "starts": [["facts.capital Kenya", "letters.length"]], "then": ["numbers.times 5"]
 
-One start is a chain, two are a fan that the first of `then` joins; a start that is a puzzle is guessed and checked. The
-first operation of a chain is followed by its key, a later one by its parameter, parts divided by `;`. These questions
-are only reported: no model is trained on them or chosen by them. `handwritten_plain.jsonl` has others, as people type
-them to an
-assistant. They prove nothing, because plain words are near to the generator's own; they serve the development of a
-conductor.
+One start is a chain. Two starts are a fan, which the first operation of `then` joins. A start that is a puzzle is
+guessed and checked. The first operation of a chain is followed by its key, a later one by its parameter; `;` divides
+the parts. These questions are only reported: no model is trained on them or chosen by them. `handwritten_plain.jsonl`
+has others, as people type them to an assistant. They prove nothing, because plain words are near to the generator's
+own; they serve the development of a conductor.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ from dirigent_gym.questions.split import SplitRules, held_out_combination
 
 Style = Literal["plain", "story", "reversed", "indirect", "distractor"]
 Entities = Literal["seen", "held_out", "mixed"]
-"""Whether training questions may start from the same values: all of them, none, some."""
+"""Whether training questions may start from the same values: from all of them, from none, or from some."""
 
 RUN = 5
-"""Words in a row that no question may share with a training text."""
+"""The number of words in a row that no question may share with a training text."""
 
 
 class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,18 +53,18 @@ class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def handwritten() -> tuple[Task, ...]:
-    """All of them, in the order of the file."""
+    """All handwritten questions, in the order of the file."""
     return read_questions(_packaged("handwritten.jsonl"))
 
 
 @cache
 def handwritten_plain() -> tuple[Task, ...]:
-    """Those to develop by."""
+    """The plain questions, for development."""
     return read_questions(_packaged("handwritten_plain.jsonl"), split="plain")
 
 
 def read_questions(text: str, *, split: str = "handwritten") -> tuple[Task, ...]:
-    """Reads questions from the text of such a file; its answers must agree with the tables."""
+    """Reads questions from the text of such a file. Their answers must agree with the tables."""
     tasks: list[Task] = []
     for number, line in enumerate(text.splitlines(), start=1):
         try:
@@ -76,17 +75,17 @@ def read_questions(text: str, *, split: str = "handwritten") -> tuple[Task, ...]
 
 
 def assert_own_words(questions: Iterable[str], training_texts: Iterable[str], *, run: int = RUN) -> None:
-    """Raise if a question shares so many words in a row with any training text."""
+    """Raise an error if a question shares that many words in a row with any training text."""
     known = {words for text in training_texts for words in word_runs(text, run=run)}
     for question in questions:
         for words in word_runs(question, run=run):
             if words in known:
-                raise ConfigError(f"{' '.join(words)!r} in {question!r} occurs in a training text; say it otherwise")
+                raise ConfigError(f"{' '.join(words)!r} in {question!r} occurs in a training text; use other words")
 
 
 def word_runs(text: str, *, run: int = RUN) -> set[tuple[str, ...]]:
-    """Returns every run of so many words, without case and commas. A slot of a template, or the end of a sentence, ends
-    a run."""
+    """Returns every run of that many words, without case and commas. A slot of a template, or the end of a sentence,
+    ends a run."""
     found: set[tuple[str, ...]] = set()
     for piece in re.split(r"\{[^}]*\}|[.?!](?=\s|$)", text):
         words = re.findall(r"\w+", piece.casefold())
@@ -148,7 +147,7 @@ def _chain(steps: Sequence[str]) -> tuple[Link, ...]:
 
 
 def _link(step: str, results: Key) -> Link:
-    """`facts.capital Kenya` on its own, `numbers.times 5` on an earlier result."""
+    """Reads `facts.capital Kenya` as a link of its own, `numbers.times 5` as a link on an earlier result."""
     name, _, written = step.partition(" ")
     operation = find_operation(name)
     key = (*results, *(part.strip() for part in written.split(";") if part.strip()))
@@ -158,8 +157,8 @@ def _link(step: str, results: Key) -> Link:
 
 
 def _subtasks(blueprint: Blueprint) -> list[str]:
-    """One subtask for each link, in words that specialists know: the first with its values, the others referring to
-    results."""
+    """One subtask for each link, in words that specialists know: the first with its values, the others with references
+    to results."""
     begins = {0, len(blueprint.branches[0])} if blueprint.join else {0}
     found = []
     for i, link in enumerate(blueprint.links):
@@ -179,7 +178,7 @@ def _entities(blueprint: Blueprint) -> Entities:
 
 
 def _trained(link: Link) -> bool:
-    """Whether a training question may start from these values; of two values written out, from both."""
+    """Whether a training question may start from these values; two written values must both be allowed."""
     operation, rules = find_operation(link.operation), SplitRules("train")
     keys = [link.key] if operation.arity == 1 else [link.key, link.key[::-1]]
     return all(rules.start(operation, key) for key in keys)

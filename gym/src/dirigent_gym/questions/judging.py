@@ -1,8 +1,8 @@
-"""The matrix of specialists: the questions for every specialist, the marks of its replies, and the resulting table.
+"""The matrix of specialists: the questions for each specialist, the marks of its replies, and the resulting table.
 
 `dirigent_gym/train/specialists.py` asks adapters in torch, and `gym/benchmarks/specialists.py` asks the shipped files
-as users run them; both use these functions, which ask no worker. A worker sees exactly the prompt that `execute` would
-show it; in a reply only the letter case does not matter.
+in llama.cpp, as users do. Both use these functions, which ask no worker. A worker gets exactly the prompt that
+`execute` would send. Replies are compared without regard to letter case.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from dirigent_gym.questions.specialists import ROSTER, UNKNOWN, beyond, find_spe
 from dirigent_gym.questions.split import generate
 
 SMALL = next(specialist for specialist in ROSTER if specialist.small_only is not None)
-"""The one whose limit divides its skill into two columns."""
+"""The specialist whose limit divides its skill into two columns."""
 
 TEST_SEED = 11
 
 
 class Question(msgspec.Struct, frozen=True):
-    """One subtask as a worker is shown it, and its right answer."""
+    """One subtask as a worker sees it, and its right answer."""
 
     messages: tuple[Message, ...]
     answer: str
     reads: bool
-    """Asked with earlier results; else directly."""
+    """Whether it is asked with earlier results."""
     operation: str
-    """Full name. All of a skill are asked alike often, however large their tables."""
+    """The operation's full name. All operations of a skill are asked equally often, however large their tables are."""
 
 
 class Exam(msgspec.Struct, frozen=True):
     """The questions for all workers."""
 
     columns: dict[str, list[Question]]
-    """By skill; the one of small numbers is divided at its limit."""
+    """Questions by skill; the skill of small numbers is divided at its limit."""
     tasks: list[Task]
-    """Questions of the test, each to be answered whole and alone."""
+    """Questions of the test. Each worker must answer each of them whole and alone."""
     others: int
-    """How many questions of a column go to those whose skill it is not; their own they are asked all."""
+    """The number of questions of a column for workers with another skill; workers with this skill get all of them."""
 
 
 class Marks(msgspec.Struct, frozen=True):
-    """One worker's replies, marked."""
+    """The marks of one worker's replies."""
 
     skills: dict[str, tuple[bool, ...]]
     """Column -> right or wrong, in the order of the exam."""
@@ -65,26 +65,26 @@ class Matrix(msgspec.Struct, frozen=True):
     skills: dict[str, dict[str, float]]
     """Worker -> column -> share right of that skill's questions, asked directly or with results to read."""
     alone: dict[str, float]
-    """Worker -> share right of the test's questions, each put to it whole."""
+    """Worker -> share of the test's questions that it answers rightly alone."""
     oracle: float
-    """Share of the test's questions that some worker answers rightly alone."""
+    """The share of the test's questions that at least one worker answers rightly alone."""
     questions_a_skill: int
     test_questions: int
     own_questions: int | None = None
-    """Where workers were asked more of their own skill than of others'."""
+    """The number of questions of a worker's own skill, if it is larger than `questions_a_skill`."""
 
 
 def exam_of(a_skill: int, *, test: int, own: int = 0) -> Exam:
-    """`a_skill` questions of each skill, `test` of the test, and to each worker `own` of its own if that is more."""
+    """`a_skill` questions of each skill, `test` of the test, and for each worker `own` of its own skill, if more."""
     for what, count in (("a skill", a_skill), ("of the test", test), ("of a worker's own skill", own)):
         if count < 0:
-            raise ConfigError(f"{count} questions {what} cannot be asked; say 0 or more")
+            raise ConfigError(f"{count} questions {what} cannot be asked; give 0 or more")
     tasks = generate("test", test, seed=TEST_SEED) if test else []
     return Exam(columns_of(max(a_skill, own)), tasks, others=a_skill)
 
 
-def asked_of(exam: Exam, name: str) -> dict[str, list[Question]]:
-    """The part of the exam about skills that this worker is put."""
+def questions_for(exam: Exam, name: str) -> dict[str, list[Question]]:
+    """The questions about skills that this worker is asked."""
     return {
         column: questions if is_own(name, column) else questions[: exam.others]
         for column, questions in exam.columns.items()
@@ -92,17 +92,17 @@ def asked_of(exam: Exam, name: str) -> dict[str, list[Question]]:
 
 
 def conversations_for(exam: Exam, name: str) -> list[tuple[Message, ...]]:
-    """All questions for a worker, in the order in which `marked` expects its replies."""
-    skills = [question.messages for questions in asked_of(exam, name).values() for question in questions]
+    """All questions for a worker, in the order in which `mark_replies` expects the replies."""
+    skills = [question.messages for questions in questions_for(exam, name).values() for question in questions]
     return [*skills, *(ask_messages(task.question, (), "s") for task in exam.tasks)]
 
 
-def marked(exam: Exam, name: str, replies: Sequence[str]) -> Marks:
-    """The replies to `conversations_for`, right or wrong."""
-    asked = asked_of(exam, name)
+def mark_replies(exam: Exam, name: str, replies: Sequence[str]) -> Marks:
+    """The marks of the replies to `conversations_for`."""
+    asked = questions_for(exam, name)
     wanted = sum(len(questions) for questions in asked.values()) + len(exam.tasks)
     if len(replies) != wanted:
-        raise ConfigError(f"{name} was put {wanted} questions, but there are {len(replies)} replies")
+        raise ConfigError(f"{name} was asked {wanted} questions, but there are {len(replies)} replies")
     rest = iter(replies)
     skills = {
         column: tuple(same(next(rest), question.answer) for question in questions)
@@ -125,14 +125,14 @@ def matrix_of(exam: Exam, marks: Mapping[str, Marks]) -> Matrix:
 
 
 def markdown(matrix: Matrix) -> str:
-    """The matrix as a table in percent, own skills in bold, for the docs."""
+    """The matrix as a Markdown table in percent, own skills in bold, for the docs."""
     columns = list(next(iter(matrix.skills.values()), {}))
     lines = [
         "| worker | " + " | ".join(columns) + " | the test, alone |",
         "|---" * (len(columns) + 2) + "|",
     ]
     for name, row in matrix.skills.items():
-        cells = [_cell(row[column], own=is_own(name, column)) for column in columns]
+        cells = [f"**{percent(row[c])}**" if is_own(name, c) else percent(row[c]) for c in columns]
         lines.append(f"| {name} | {' | '.join(cells)} | {percent(matrix.alone.get(name))} |")
     own = f" ({matrix.own_questions} of a worker's own)" if matrix.own_questions else ""
     said = (
@@ -150,7 +150,7 @@ def is_own(name: str, column: str) -> bool:
 
 
 def columns_of(n: int) -> dict[str, list[Question]]:
-    """`n` questions of each skill, the first of them the same for any `n`."""
+    """`n` questions of each skill; the first questions are the same for any `n`."""
     wanted = {skill for specialist in ROSTER for skill in specialist.skills}
     columns: dict[str, list[Question]] = {}
     for skill in dict.fromkeys(op.skill for op in GYM_OPERATIONS):
@@ -191,7 +191,7 @@ def _checks(n: int) -> list[Question]:
 
 
 def messages_of(example: Example, secret: str) -> tuple[Message, ...]:
-    """The example exactly as `execute` would put it to the worker."""
+    """The messages in which `execute` would send this example to the worker."""
     return ask_messages(example.subtask, example.results, secret)
 
 
@@ -214,7 +214,3 @@ def share(hits: Iterable[bool]) -> float:
 
 def percent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f}"
-
-
-def _cell(value: float, *, own: bool) -> str:
-    return f"**{percent(value)}**" if own else percent(value)

@@ -1,8 +1,8 @@
 """Specialists that answer exactly, by the tables, as perfectly trained workers would.
 
-They read a subtask with `phrasing.recognise` and nothing else, so they show the worth of a plan independently of any
-model's training. The guesser is wrong as often as its card says, the cheap adder on the numbers of its card, and the
-checker never solves. `answer` is pure; `ExactSpecialist` puts it behind the Worker contract for tests and examples.
+They read a subtask with `recognition.recognise` and nothing else, so they show the worth of a plan independently of any
+model's training. The guesser is wrong as often as its card says, the cheap adder on the numbers that its card names,
+and the checker never solves. `answer` is pure; `ExactSpecialist` wraps it as a Worker for tests and examples.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def answer(
 ) -> str:
     """Returns the specialist's reply. `seed` names the question and the attempt; only the guesser uses it.
 
-    `misled` is the share of subtasks on which it goes wrong if it is shown results that it does not need. Always the
-    same subtasks with the same results: one attempt each distinguishes two plans that differ in access.
+    `misled` is the share of subtasks on which it errs if it sees results that it does not need. These are always the
+    same subtasks with the same results, so one attempt each distinguishes two plans that differ in access.
     """
     for reading in recognise(subtask):
         if specialist.role == "checker":
@@ -41,22 +41,16 @@ def answer(
             key = resolve(reading, results)
             if key is None:
                 return UNKNOWN
-            if misled and len(results) > _needed(reading) and _falls_for(subtask, results, share=misled):
+            needed = OPERATIONS[reading.operation].arity if reading.refers else 0
+            luck = random.Random(f"misled {subtask} {list(results)}")
+            if misled and len(results) > needed and luck.random() < misled:
                 return distractors(reading.operation, key)[0]
-            return _say(specialist, reading.operation, key, seed=seed)
+            return _reply(specialist, reading.operation, key, seed=seed)
     return UNKNOWN
 
 
-def _needed(reading: Reading) -> int:
-    return OPERATIONS[reading.operation].arity if reading.refers else 0
-
-
-def _falls_for(subtask: str, results: Sequence[Result], *, share: float) -> bool:
-    return random.Random(f"misled {subtask} {list(results)}").random() < share
-
-
 def resolve(reading: Reading, results: Sequence[Result]) -> Key | None:
-    """The key a reading means: its own, or made of the latest results that fit."""
+    """The key that a reading means: its own key, or a key made of the latest results that fit."""
     if not reading.refers:
         return reading.key
     known = _known_keys(reading.operation)
@@ -71,7 +65,7 @@ def resolve(reading: Reading, results: Sequence[Result]) -> Key | None:
 
 
 def distractors(operation: str, key: Key) -> tuple[str, ...]:
-    """Three wrong answers that look right, or fewer if there are no more; always the same for a key."""
+    """Three wrong answers that look right, or fewer if there are no more; the same ones each time for a key."""
     op = OPERATIONS[operation]
     gold = op.table[key]
     rng = random.Random(f"{operation} {key}")
@@ -83,10 +77,10 @@ def distractors(operation: str, key: Key) -> tuple[str, ...]:
 
 
 class ExactSpecialist:
-    """A specialist as a Worker, as a perfectly trained one would answer, apart from the noise of noisy ones.
+    """A specialist as a Worker that answers as a perfectly trained one would; noisy specialists keep their noise.
 
-    With a seed, attempts differ by how often it was asked the same subtask; without one, by the seed of each request.
-    `misled` is how often results that it does not need lead it to a wrong answer.
+    With a seed, attempts differ by the count of earlier requests for the same subtask; without one, by the seed of each
+    request. `misled` is the share of subtasks on which results that it does not need lead it to a wrong answer.
     """
 
     def __init__(self, specialist: Specialist, *, seed: int | None = 0, misled: float = 0.0) -> None:
@@ -136,7 +130,7 @@ def _select(reading: Reading, results: Sequence[Result]) -> str:
     return gold if any(tidy(reply) == tidy(gold) for _, reply in results) else UNKNOWN
 
 
-def _say(specialist: Specialist, operation: str, key: Key, *, seed: str) -> str:
+def _reply(specialist: Specialist, operation: str, key: Key, *, seed: str) -> str:
     if beyond(specialist, key):
         return distractors(operation, key)[0]
     rng = random.Random(f"noise {seed}")

@@ -1,8 +1,8 @@
-"""The many ways to say one operation.
+"""The wordings of each operation.
 
 A clause has a mood (noun phrase, order, question) and a form. Direct: it holds the value ("the capital of Norway").
-Referring: the value comes from an earlier result ("Count its letters."). Nested: another noun phrase stands in the
-value's place. All three are one template with its slots filled differently.
+Referring: the value comes from an earlier result ("Count its letters."). Nested: another noun phrase takes the value's
+place. All three forms are one template with its slots filled differently.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from dirigent_gym.questions.training_frames import Mood, training_frames
 
 Home = Literal["everywhere", "train", "dev", "test"]
 """The splits that use a wording: every split, training and development, development alone, or the test alone. The
-test's wordings are held out. Training's add variety without a change of the test; development's are words of the same
-kind, kept back from training, so that development shows a policy's answers to new wordings without a look at the test.
+test's wordings are held out. Training's wordings add variety and leave the test unchanged. Development's wordings are
+of the same kind but kept from training, so that development shows answers to new wordings without use of the test.
 """
 
 
@@ -35,12 +35,12 @@ class Template(msgspec.Struct, frozen=True):
 
     @property
     def nests(self) -> bool:
-        """Whether a noun phrase can stand in the value's place and still be read one way only."""
+        """Whether a noun phrase in the value's place leaves the text with one meaning only."""
         return "{x's}" not in self.text and not self.text.startswith("{x}")
 
 
 class Lead(msgspec.Struct, frozen=True):
-    """Words before a noun phrase that make a sentence of it."""
+    """Words before a noun phrase that make it a sentence."""
 
     text: str
     mood: Mood
@@ -51,13 +51,13 @@ class Lead(msgspec.Struct, frozen=True):
 
 
 ASKED: frozenset[Home] = frozenset({"everywhere", "test"})
-"""Where a wording is at home that a test may use."""
+"""The homes of wordings that a test may use."""
 
 T = TypeVar("T")
 
 
 def training_homes(wordings: Sequence[T], *, for_dev: int) -> Iterator[tuple[T, Home]]:
-    """Wordings that no test uses, each with its home: the last few are kept back for development."""
+    """Wordings that no test uses, each with its home. The last few are kept for development."""
     for i, wording in enumerate(wordings):
         yield wording, "dev" if i >= len(wordings) - for_dev else "train"
 
@@ -78,7 +78,7 @@ LEADS = (
     *(Lead(text, "ask", home) for home, found in training_frames().items() for text in found.leads.asks),
 )
 TEST_LEADS = tuple(lead for lead in LEADS if lead.home in ASKED)
-"""Beginnings of a test question. Specialists learn these; more variety is for conductors."""
+"""Leads that a test question may begin with. Specialists learn these; more variety is for conductors."""
 
 TYPE_NAMES = {
     "capital": "city",
@@ -93,22 +93,21 @@ _UNITS = (
     "|pegs|rungs|barrels|coins|turns|rows|sacks|laps|stops|miles|jars|panes|beads|knots|steps"
 )
 _COUNTED = re.compile(rf"\{{x\}} ({_UNITS})\b")
-"""Where the value counts a unit, and "it" would be no English."""
+"""A value that counts a unit, which "it" could not replace in English."""
 _PLACES = "alphabet position|position|place|index|rank|month number|orbit number|number"
 _KINDS = f"binary number|Roman numeral|letter|element|list|month|planet|jumble|{_PLACES}"
 _SINGLE = re.compile(rf"(?:(?:the |a )?\b(?P<kind>{_KINDS}) |\b(?:a|the) )?\{{x\}}")
-"""The value with its kind, which a reference replaces as a whole: "the Roman numeral XIV", "it"."""
+"""The value with its kind, which a reference replaces as a whole: "it" for "the Roman numeral XIV"."""
 _PLACED = re.compile(rf"(?:the )?\b({_PLACES}) \{{x\}}")
 _PAIR = re.compile(r"(?:the (?:letters|months|Roman numerals|paints) )?\{x\} and \{y\}")
 
 
 @cache
 def templates(operation: str) -> tuple[Template, ...]:
-    """Every way to say an operation: those of its skill, then those that no test uses.
+    """All wordings of an operation: those of its skill, then those that no test uses.
 
-    The last of its skill's in each mood is held out for the test, except for warm-only ones, which no test asks. The
-    last
-    of the others in each mood is kept back for development.
+    In each mood, the last wording of its skill is held out for the test, except for warm-only skills, which no test
+    asks. The last of the other wordings in each mood is kept for development.
     """
     keeps_one = OPERATIONS[operation].skill not in WARM_SKILLS
     own = tuple(
@@ -126,7 +125,7 @@ def templates(operation: str) -> tuple[Template, ...]:
 
 @cache
 def asked_templates(operation: str) -> tuple[Template, ...]:
-    """Those a question of the test may use. Specialists learn these: more variety is for conductors."""
+    """The wordings that a question of the test may use. Specialists learn these; more variety is for conductors."""
     return tuple(template for template in templates(operation) if template.home in ASKED)
 
 
@@ -140,12 +139,12 @@ def is_counted(template: Template) -> bool:
 
 
 def direct(template: Template, key: Key) -> str:
-    """The clause with its values in it."""
+    """The clause with its values in the slots."""
     return _fill(template, values=key[: OPERATIONS[template.operation].arity], key=key)
 
 
 def nested(template: Template, key: Key, phrases: Iterable[str]) -> str:
-    """The clause with noun phrases where its values go; they bring their own articles."""
+    """The clause with noun phrases in place of its values; the phrases bring their own articles."""
     text = _COUNTED.sub(r"as many \1 as {x}", template.text)
     if text == template.text:
         text = _PLACED.sub(r"the \1 given by {x}", _PAIR.sub("{x} and {y}", text))
@@ -156,7 +155,7 @@ def nested(template: Template, key: Key, phrases: Iterable[str]) -> str:
 
 
 def referring(template: Template, key: Key, reference: str) -> str:
-    """The clause with a reference, one of `references(template)`, where its values go."""
+    """The clause with a reference, one of `references(template)`, in place of its values."""
     operation = OPERATIONS[template.operation]
     if operation.arity == 2:
         text = _PAIR.sub(reference, template.text)
@@ -171,7 +170,7 @@ def referring(template: Template, key: Key, reference: str) -> str:
 
 @cache
 def references(template: Template) -> tuple[tuple[str, bool], ...]:
-    """Words that may replace the value, each with whether it is held out."""
+    """Words that may replace the value, each with a flag for held-out words."""
     operation = OPERATIONS[template.operation]
     name = TYPE_NAMES.get(operation.takes[0], operation.takes[0])
     if operation.arity == 2:
@@ -206,15 +205,15 @@ def _capital(text: str, template: Template) -> str:
 
 
 def lowered(clause: str) -> str:
-    """A clause as it reads after "Then": its first word small."""
+    """A clause as it reads after "Then": with a small first letter."""
     return clause[0].lower() + clause[1:]
 
 
 # ---- wordings that only training uses
 #
-# With the few wordings of its skills an operation can be remembered rather than read; with many more of another
-# build it cannot. They are apart from the skills because no test asks them and no specialist learns them, so
-# that more of them change neither.
+# A model can memorise the few wordings of a skill instead of reading them; it cannot memorise many wordings of another
+# structure. They are kept apart from the skills because no test asks them and no specialist learns them, so adding more
+# changes neither.
 
 TRAINING_FILE = Path(__file__).with_name("training_phrases.toml")
 
@@ -223,17 +222,17 @@ NO_PHRASES = Phrases((), (), ())
 
 @cache
 def training_phrases() -> Mapping[str, Phrases]:
-    """The phrases that ship, by the full name of their operation."""
+    """The shipped phrases, by the full name of their operation."""
     return read_phrases(TRAINING_FILE)
 
 
 def read_phrases(file: Path) -> dict[str, Phrases]:
-    """Phrases from such a file; every table must be of an operation that training asks about."""
+    """Read such a file. Every table must belong to an operation that training asks about."""
     try:
         found = msgspec.toml.decode(file.read_bytes(), type=dict[str, Phrases])
     except msgspec.DecodeError as error:
         raise ConfigError(f"{file.name} is not a file of phrases: {error}") from None
     asked = {op.full_name for op in (*RL_OPERATIONS, *PUZZLE_OPERATIONS)}
     if unknown := [name for name in found if name not in asked]:
-        raise ConfigError(f"{file.name}: training never asks about {unknown[0]!r}; take its table out")
+        raise ConfigError(f"{file.name}: training never asks about {unknown[0]!r}; remove its table")
     return found

@@ -1,7 +1,7 @@
 """The specialists that a conductor is offered for a question, and the wording of their cards.
 
-Pools are random subsets in random order with reworded cards, so that a policy must read them. Most can solve their
-question; a few cannot, so that a policy cannot take that for granted either.
+Pools are random subsets in random order with reworded cards, so that a policy must read them. Most pools can solve
+their question; a few cannot, so that a policy cannot rely on that either.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ ALIASES = (
 def draw_pool(
     task: Task, rng: random.Random, *, size: int, roster: Sequence[Specialist] = RL_ROSTER
 ) -> tuple[Specialist, ...]:
-    """A random subset in random order. It grows beyond `size` where the question needs more workers than that."""
+    """A random subset in random order. It is larger than `size` if the question needs more workers than that."""
     needed = _needed(_sketch(task), rng, roster)
     if rng.random() >= SOLVABLE_SHARE:
         missing = rng.choice(sorted(needed, key=lambda s: s.name))
-        return _filled(rng, [s for s in needed if s != missing], _without(roster, missing), size=size)
-    return _filled(rng, needed, roster, size=size)
+        others = [s for s in roster if not set(s.skills) & set(missing.skills)]
+        return _fill_up(rng, [s for s in needed if s != missing], others, size=size)
+    return _fill_up(rng, needed, roster, size=size)
 
 
 def solvable(task: Task, pool: Sequence[Specialist]) -> bool:
@@ -47,7 +48,7 @@ def solvable(task: Task, pool: Sequence[Specialist]) -> bool:
 
 
 def plan_for(task: Task, pool: Sequence[Specialist]) -> Plan:
-    """The cheapest right plan over this pool: each step by the cheapest specialist that is able to do it."""
+    """The cheapest right plan over this pool: the cheapest able specialist does each step."""
     steps = []
     for step in _sketch(task).steps:
         fit = [s for s in pool if able(s, step)]
@@ -80,7 +81,7 @@ def renamed(cards: Sequence[WorkerInfo], rng: random.Random) -> tuple[WorkerInfo
 
 
 def misnamed(cards: Sequence[WorkerInfo], rng: random.Random) -> tuple[WorkerInfo, ...]:
-    """The same cards, each under the name of another: a planner that goes by names goes wrong."""
+    """The same cards, each under the name of another, so that a planner that goes by names errs."""
     turn = rng.randrange(1, len(cards)) if len(cards) > 1 else 0
     names = [card.name for card in cards]
     names = [*names[turn:], *names[:turn]]
@@ -94,7 +95,7 @@ def _sketch(task: Task) -> Sketch:
 
 
 def _needed(sketch: Sketch, rng: random.Random, roster: Sequence[Specialist]) -> list[Specialist]:
-    """One able specialist a step, as few as will do."""
+    """An able specialist for each step, as few specialists as possible."""
     needed: list[Specialist] = []
     for step in sketch.steps:
         fit = [s for s in roster if able(s, step)]
@@ -105,11 +106,7 @@ def _needed(sketch: Sketch, rng: random.Random, roster: Sequence[Specialist]) ->
     return needed
 
 
-def _without(roster: Sequence[Specialist], missing: Specialist) -> list[Specialist]:
-    return [s for s in roster if not set(s.skills) & set(missing.skills)]
-
-
-def _filled(
+def _fill_up(
     rng: random.Random, needed: list[Specialist], roster: Sequence[Specialist], *, size: int
 ) -> tuple[Specialist, ...]:
     others = [s for s in roster if s not in needed]

@@ -1,7 +1,7 @@
-"""The shortcut probe: how much of a plan can be guessed from which words a question has, order unseen.
+"""The shortcut probe: how much of a plan the words of a question reveal without their order.
 
-A multinomial naive Bayes over bags of words that predicts the sequence of skills. It is reported beside a conductor:
-where the probe does as well, the test asked for word spotting only. Minimal pairs with swapped order defeat it.
+A multinomial naive Bayes over bags of words that predicts the sequence of skills. Reports show it beside a conductor:
+if the probe does as well, the test asked for word spotting only. Minimal pairs with swapped order defeat it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def predict(probe: Probe, question: str) -> Plan:
 
 
 def probe_accuracy(train: Sequence[Task], test: Sequence[Task]) -> float:
-    """Share of test questions whose whole skill sequence the probe guesses."""
+    """The share of test questions whose whole skill sequence the probe predicts."""
     probe = fit_probe(train)
     return sum(predict(probe, task.question) == _plan(task) for task in test) / len(test)
 

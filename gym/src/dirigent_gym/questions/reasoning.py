@@ -1,8 +1,8 @@
-"""Questions of the public library `reasoning-gym`: those of its families that the gym's specialists can answer. Words,
-answers and scorer are the library's; ours is only the translation into steps, which gives the cheapest right plan and
-leaves out questions that no specialist can answer (numbers beyond its tables, days counted backwards, base 7). Alone,
-or with one
-more step of the gym after it. Reported beside the gym, never trained on.
+"""Questions of the public library `reasoning-gym`, from the families that the gym's specialists can answer.
+
+Words, answers and scorer are the library's. This module only translates a question into steps, which gives the cheapest
+right plan, and leaves out questions that no specialist can answer (numbers beyond its tables, days counted backwards,
+base 7). Some questions get one more step of the gym at the end. They are reported beside the gym, never trained on.
 
     chain_sum            57 + 12 - 9             numbers, one step an operator
     basic_arithmetic     ( 3 * 7 ) + 2 * 4       numbers; brackets make fans
@@ -11,7 +11,7 @@ more step of the gym after it. Reported beside the gym, never trained on.
     calendar_arithmetic  17 days from a Tuesday  dates
 
 `recorded_tasks` needs nothing: a sample is in the package (`reasoning_sample.jsonl`, made by the library, Apache-2.0).
-`reasoning_tasks` draws new ones and needs the extra `reasoning`, about 250 MB. Knows nothing of planners and pools.
+`reasoning_tasks` draws new ones and needs the extra `reasoning`, about 250 MB. It knows nothing of planners and pools.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "base_conversion": {"max_base": 10, "max_value": 63},
     "calendar_arithmetic": {"tasks": ["weekday_offset"], "offset_upper_bound": 60},
 }
-"""The library's families and how they are asked for: small, since a specialist's tables are."""
+"""The library's families with their settings: small numbers, because a specialist's tables are small."""
 
 COMPOSED_SHARE = 0.5
 MAX_STEPS = 5
 BATCH, EMPTY_BATCHES = 1000, 5
-"""Questions drawn from a family at a time, and how often in vain: of some, one in a hundred can be answered here."""
+"""Questions drawn from a family at a time, and batches without a find before it ends. Some families yield 1 in 100."""
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One question as the library made it."""
+    """One question of the library."""
 
     family: str
     question: str
@@ -58,7 +58,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """The first line of a recorded sample: its source."""
+    """The first line of a recorded sample, which names its source."""
 
     source: str
     version: str
@@ -68,7 +68,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 def recorded_tasks(*, seed: int = 1) -> list[Task]:
-    """The sample in the package, every second question with a step of the gym after it."""
+    """The sample in the package; about half of its questions get one more step of the gym at the end."""
     return tasks_of(read_sample()[1], seed=seed)
 
 
@@ -78,13 +78,13 @@ def reasoning_tasks(n: int, *, seed: int) -> list[Task]:
 
 
 def tasks_of(entries: Sequence[Entry], *, seed: int) -> list[Task]:
-    """The entries as tasks, in their order. One that cannot be translated is an error: `draw_entries` leaves it out."""
+    """The entries as tasks, in their order. Raises ConfigError for an entry that has no translation."""
     rng = random.Random(f"reasoning {seed}")
     return [_task(f"reasoning-{seed}-{i}", entry, rng) for i, entry in enumerate(entries)]
 
 
 def draw_entries(n: int, *, seed: int) -> list[Entry]:
-    """`n` different questions that specialists can answer, families in turn; some have few, and others make up."""
+    """`n` different questions that specialists can answer, families in turn; large families fill up for small ones."""
     if n < 1:
         raise ConfigError(f"the number of questions must be 1 or more, not {n}")
     _library()
@@ -117,7 +117,7 @@ def read_sample() -> tuple[Sample, list[Entry]]:
 
 
 def write_sample(n: int, *, seed: int) -> str:
-    """A new sample, as the text of its file."""
+    """A new sample as the text of its file."""
     version = metadata.version("reasoning-gym")
     url = "https://github.com/open-thought/reasoning-gym"
     head = Sample("reasoning-gym", version, "Apache-2.0", url, seed)
@@ -134,7 +134,7 @@ def sketch_of_entry(entry: Entry) -> Sketch | None:
 
 
 class _Beyond(Exception):
-    """No specialist's table has it."""
+    """No specialist's table has the answer."""
 
 
 def _library() -> Any:
@@ -150,7 +150,7 @@ def _answerable(family: str, *, seed: int) -> Iterator[Entry]:
     library, seen = _library(), set[str]()
     last_fresh = 0
     for batch in count():
-        # The library seeds its question i with seed + i, so batches must lie a whole batch apart.
+        # The library seeds its question i with seed + i, so batches must be a whole batch apart.
         first = BATCH * (1000 * seed + batch)
         drawn = library.create_dataset(family, size=BATCH, seed=first, **FAMILIES[family])
         for raw in drawn:
@@ -171,7 +171,7 @@ _KEPT = {
     "base_conversion": {"source_base", "target_base", "source_repr", "target_repr", "decimal_value"},
     "calendar_arithmetic": {"task", "start_date", "offset_days", "target_date"},
 }
-"""The kept part of the library's notes: enough to translate and to score."""
+"""The parts of the library's metadata that are kept: enough to translate and to score."""
 
 
 def _task(task_id: str, entry: Entry, rng: random.Random) -> Task:
@@ -227,14 +227,14 @@ def _step(operation: Operation, key: tuple[str, ...], *, access: tuple[int, ...]
 
 
 def _arithmetic(notes: dict[str, Any]) -> list[SketchStep]:
-    """An expression as steps, one an operator."""
+    """An expression as steps, one for each operator."""
     steps: list[SketchStep] = []
     _evaluate(ast.parse(notes["expression"].strip(), mode="eval").body, steps)
     return steps
 
 
 def _evaluate(node: ast.expr, steps: list[SketchStep]) -> int | str:
-    """The step that gives the node's value, or the number written there."""
+    """The index of the step whose result is the node's value, or the number written there."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return str(node.value)
     if not isinstance(node, ast.BinOp):
@@ -252,7 +252,7 @@ def _binary(op: type[ast.operator], left: int | str, right: int | str, steps: Se
     name = {ast.Add: "numbers.plus", ast.Sub: "numbers.minus", ast.Mult: "numbers.times"}.get(op)
     if name is None:
         raise _Beyond
-    # A result comes first, and of two written numbers whichever order the table has; only minus has no choice.
+    # A result comes first. Two written numbers come in the order that the table has; only minus has no choice.
     orders = [values, values[::-1]] if op is not ast.Sub else [values]
     if isinstance(right, int):
         orders = [key for key in orders if key == values[::-1]] if op is not ast.Sub else []
@@ -265,7 +265,7 @@ def _binary(op: type[ast.operator], left: int | str, right: int | str, steps: Se
 
 
 def _joined(op: type[ast.operator], values: tuple[str, ...], access: tuple[int, ...]) -> SketchStep:
-    """Two results: their sum, or what lies between them where the first is the larger."""
+    """A step on two results: their sum, or their difference if the first is larger."""
     if op is ast.Add:
         return _step(OPERATIONS["numbers.sum"], values, access=access)
     if op is ast.Sub and int(values[0]) > int(values[1]):

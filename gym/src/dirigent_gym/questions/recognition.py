@@ -1,7 +1,7 @@
-"""Recognise the operation of a subtask: the inverse of `phrasing.py`, by the same templates. Exact, so that a policy's
-plans can be scored and test workers can answer without a model. Words that a clause has
-carried over from the sentence it was taken out of do no harm. Knows nothing of questions made of several clauses, nor
-of warm-only skills.
+"""Recognise the operation of a subtask: the inverse of `phrasing.py`, with the same templates.
+
+Recognition is exact, so that a policy's plans can be scored and test workers can answer without a model. It ignores
+words that a clause brings along from its sentence. It does not read questions of several clauses, nor warm-only skills.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CONNECTIVES = (
     *("then", "next", "after that", "now", "finally", "first", "and", "separately", "also"),
     *("take", "start with", "think of", "begin with", "from there", "afterwards", "to start", "consider"),
 )
-"""Words a clause may carry over from the sentence it was taken out of."""
+"""Words that a clause may bring along from the sentence that it was taken out of."""
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -29,15 +29,16 @@ class Reading(msgspec.Struct, frozen=True):
 
     operation: str
     key: Key = ()
-    """Values and parameter, where the subtask is direct."""
+    """Values and parameter, if the subtask is direct."""
     parameter: str = ""
     refers: bool = False
 
 
 @lru_cache(maxsize=100_000)
 def recognise(text: str) -> tuple[Reading, ...]:
-    """Returns every operation that a subtask can mean; more than one only if their answers agree. If no template's own
-    words fit, others that point at an earlier result do as well: "Shift the result by 4
+    """Returns every operation that a subtask can mean, more than one only if their answers agree.
+
+    If no template fits in its own words, any reference to an earlier result fits as well: "Shift the result by 4
     places." for "Shift that letter by 4 places." The trained specialists understand them, so exact ones must.
     """
     for patterns in (_patterns, _loose_patterns):
@@ -55,7 +56,7 @@ class _Pattern(msgspec.Struct, frozen=True):
 
 
 def _cores(text: str) -> Iterable[str]:
-    """The text as it is, then with one more leading word taken off at a time."""
+    """The text, then the text with one more leading word removed at a time."""
     core = re.sub(r"\s+", " ", text).strip().strip("\"'").rstrip(".?!;:, ")
     yield core
     while (shorter := _LEADING.sub("", core, count=1)) != core:
@@ -76,7 +77,7 @@ _LEADING = re.compile(rf"^(?:{'|'.join(map(re.escape, _LONGEST_FIRST))})[,:]? +"
 
 
 _ByWords = dict[tuple[str, ...], tuple[_Pattern, ...]]
-"""Patterns by their first words, at most three, before any slot; those that begin with a slot stand under none."""
+"""Patterns by their first words, at most three, before any slot; the key of a pattern that begins with a slot is ()."""
 _FILED_WORDS = 3
 
 
@@ -106,7 +107,7 @@ _ANY_TWO = rf"both|(?:both|the two|these two){_NOUN}"
 
 @cache
 def _loose_patterns() -> _ByWords:
-    """All templates with anything that may point at an earlier result, also where a noun phrase would stand."""
+    """All templates as patterns with any reference to an earlier result, also in place of a nested noun phrase."""
     found: dict[tuple[str, ...], list[_Pattern]] = {}
     for op in GYM_OPERATIONS:
         for template in templates(op.full_name):
@@ -127,7 +128,7 @@ def _any_reference(template: Template) -> str:
 
 
 _K, _X, _Y = "\x00", "\x01", "\x02"
-"""Stand for the slots while a template becomes a pattern."""
+"""Characters that stand for the slots while a template becomes a pattern."""
 
 
 def _file(by_words: dict[tuple[str, ...], list[_Pattern]], entry: tuple[str, _Pattern]) -> None:

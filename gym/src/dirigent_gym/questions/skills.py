@@ -1,16 +1,15 @@
-"""Skills: what specialists can do, each operation over a closed table of inputs, read from TOML files.
+"""Skills: the operations of specialists, each over a closed table of inputs, read from TOML files.
 
-Everything an operation may ever be asked is in its table, so that a small model can learn all of it and an answer can
-be looked up rather than trusted. A key holds the values first (those an earlier step may supply), then the parameter
-(always written in the subtask): `("Oslo",)`, `("28", "7")` for 28 times 7, `("3", "9")` for the larger. Phrases are
-noun phrases, orders and questions with slots: `{x}` the value, `{y}` a second value, `{k}` the parameter, `{x's}` the
-value as an owner. In every list the last entry is kept from a conductor's training.
+A table has every input that an operation may ever be asked, so a small model can learn all of it and answers can be
+looked up. A key holds the values first (those that an earlier step may supply), then the parameter (always written in
+the subtask): `("Oslo",)`, `("28", "7")` for 28 times 7, `("3", "9")` for the larger. Phrases are noun phrases, orders
+and questions with slots: `{x}` the value, `{y}` a second value, `{k}` the parameter, `{x's}` the value as an owner. The
+last entry of every list is kept from a conductor's training.
 
-RL skills are what a conductor trains on and is tested on. Warm-only skills teach the language of plans and appear
-nowhere else: they are many and unlike one another, so that a model learns from them where a clause ends rather than a
-few phrases. No question asks for what such an operation gives: a table only has to lead on to a value of the right
-type, so the files in `warm/` list values and wordings but no results. The held-out skill and its worker are met for
-the first time in the test.
+A conductor is trained and tested on RL skills. Warm-only skills teach the language of plans and appear nowhere else:
+they are many and unlike one another, so that a model learns from them where a clause ends and not a few phrases. No
+question asks for the result of such an operation: a table only has to lead on to a value of the right type, so the
+files in `warm/` list values and wordings but no results. The held-out skill and its worker appear first in the test.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Operation(msgspec.Struct, frozen=True):
 
 
 def fits(gives: str, *, takes: str) -> bool:
-    """Whether a result of one type may be given to an operation that takes another."""
+    """Whether an operation that takes one type accepts a result of the other."""
     return gives == takes or (takes == "word" and gives in WORDS)
 
 
@@ -107,12 +106,12 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_operations(folder: Path = FOLDER) -> tuple[Operation, ...]:
-    """Every operation of every file, files in order of their names."""
+    """Every operation of every file, in the order of the files' names."""
     return tuple(op for file in sorted(folder.glob("*.toml")) for op in _read(file))
 
 
 def read_solved(file: Path) -> tuple[Operation, ...]:
-    """The operations of this file, every key solved."""
+    """The operations of this file, with the result of every key."""
     content = _decoded(file, _SolvedFile)
     found = []
     for entry in content.operation:
@@ -133,7 +132,7 @@ def _read(file: Path) -> list[Operation]:
     for entry in content.operation:
         for kind in (*entry.takes.split(), entry.gives):
             if kind not in values:
-                raise ConfigError(f"{file.name}: {entry.name} speaks of the type {kind!r}, which [types] does not have")
+                raise ConfigError(f"{file.name}: {entry.name} uses the type {kind!r}, which [types] does not have")
     return [_operation(entry, values) for entry in content.operation]
 
 
@@ -143,7 +142,10 @@ def _operation(entry: _Entry, values: dict[str, tuple[str, ...]]) -> Operation:
         permutations(values[takes[0]], 2) if len(takes) == 2 else ((value,) for value in values[takes[0]])
     )
     ends: list[Key] = [(parameter,) for parameter in entry.parameters] or [()]
-    table = {(*start, *end): _any_of(values[entry.gives], (*start, *end)) for start, end in product(starts, ends)}
+    results = values[entry.gives]
+    keys: Iterable[Key] = ((*start, *end) for start, end in product(starts, ends))
+    # Any value will do as the result, the same one each time for a key.
+    table = {key: results[zlib.crc32("|".join(key).encode()) % len(results)] for key in keys}
     return _built(entry, table)
 
 
@@ -158,11 +160,6 @@ def _decoded(file: Path, kind: type[F]) -> F:
         return msgspec.toml.decode(file.read_bytes(), type=kind)
     except msgspec.DecodeError as error:
         raise ConfigError(f"{file.name} is not a file of operations: {error}") from None
-
-
-def _any_of(values: tuple[str, ...], key: Key) -> str:
-    """One of the values, always the same for a key."""
-    return values[zlib.crc32("|".join(key).encode()) % len(values)]
 
 
 # ---- all skills, by the part they play
@@ -181,7 +178,7 @@ WARM_OPERATIONS: tuple[Operation, ...] = (
 )
 
 GYM_OPERATIONS: tuple[Operation, ...] = (*RL_OPERATIONS, *PUZZLE_OPERATIONS, *HELD_OUT_OPERATIONS)
-"""All that some specialist is asked to do."""
+"""All operations that a specialist can do."""
 
 OPERATIONS: dict[str, Operation] = {op.full_name: op for op in (*GYM_OPERATIONS, *WARM_OPERATIONS)}
 

@@ -1,6 +1,6 @@
-"""The domain of each operation and its right results: which keys it may be asked for, and how to solve one.
+"""The domain of each operation: the keys that it may be asked for, and the function that solves a key.
 
-Wordings are data (`skills.toml`, `skills_warm.toml`), under the same names. Ranges are small on purpose: a specialist
+Wordings are data (`skills.toml`, `skills_warm.toml`) under the same names. Ranges are small on purpose: a specialist
 must know its whole table, and a chain must stay inside it.
 """
 
@@ -26,7 +26,7 @@ Key = tuple[str, ...]
 """The input of an operation: the values first, then the parameter."""
 
 Domain = tuple[Iterable[Key], Callable[..., object]]
-"""The keys of an operation, and the function that solves one; a result is written as text."""
+"""The keys of an operation, and the function that solves a key; the result is written as text."""
 
 
 def one(values: Iterable[str]) -> list[Key]:
@@ -82,7 +82,7 @@ WORDS: dict[str, Domain] = {
 # ---- numbers: arithmetic, lists, notation, tiny programs
 
 PAIRS: list[Key] = list(permutations(numbers(0, 40), 2))
-"""Pairs of results that may be joined: different numbers, so that one is larger."""
+"""Pairs of results that may be joined. The numbers differ, so that one of them is larger."""
 
 
 def items(text: str) -> list[int]:

@@ -1,10 +1,10 @@
 """The roster: the specialists with their skills, cards and prices.
 
 The roster is data, in `specialists.toml`. A specialist becomes a worker once an adapter is trained on its `examples`,
-or in tests as `oracle.ExactSpecialist`. Each is good at one skill and learns to say "unknown" about the rest, so that
-no single worker can replace a plan. Three are special: the guesser is unreliable and says so, the checker only
-selects among the results it reads, and the cheap adder is right on small numbers only, at a tenth of the price of its
-dear twin.
+or in tests as `oracle.ExactSpecialist`. Each is good at one skill and learns to answer "unknown" to the rest, so that
+no single worker can replace a plan. Three are special. The guesser is unreliable, and its card says so. The checker
+only selects among the results that it reads. The cheap adder is right on small numbers only, at a tenth of the price of
+its twin.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class Specialist(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     skills: tuple[str, ...]
     fields: tuple[str, ...]
-    """Its strength, in several wordings; the last is held out from training."""
+    """Its strength in several wordings; the last one is held out from training."""
     price: Price = Price(input=0.1, output=0.4)
     noise: float = 0.0
     """Share of wrong answers, independent from one attempt to the next."""
     small_only: int | None = None
-    """Right only if no number is above this."""
+    """If set, the specialist is right only on keys without a number above this."""
     role: Role = "solver"
     caveats: tuple[str, ...] = ("",)
-    """Said on the card after its field."""
+    """Sentences that its card adds after its field."""
 
     @property
     def about(self) -> str:
@@ -45,7 +45,7 @@ class Specialist(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def abouts(self) -> tuple[str, ...]:
-        """Wordings of its card that training draws from: 30 or more."""
+        """The wordings of its card that training draws from, 30 or more."""
         return _cards(self.fields[:-1], TRAIN_FRAMES, self.caveats)
 
     @property
@@ -79,20 +79,20 @@ def find_specialist(name: str) -> Specialist:
 
 
 def able(specialist: Specialist, step: SketchStep) -> bool:
-    """Whether this specialist is one to give the step to."""
+    """Whether this specialist can do the step."""
     if step.skill not in specialist.skills:
         return False
     return not beyond(specialist, step.key)
 
 
 def beyond(specialist: Specialist, key: tuple[str, ...]) -> bool:
-    """Whether a key has a number too large for a specialist of small numbers."""
+    """Whether a key has a number that is too large for a specialist of small numbers."""
     limit = specialist.small_only
     return limit is not None and any(part.isdigit() and int(part) > limit for part in key)
 
 
 def operations_of(specialist: Specialist) -> tuple[str, ...]:
-    """The operations of its training; the checker's are the puzzles it checks."""
+    """The operations that it is trained on; for the checker, the puzzles that it checks."""
     skills = (PUZZLE_SKILL,) if specialist.role == "checker" else specialist.skills
     return tuple(name for name, op in OPERATIONS.items() if op.skill in skills)
 
@@ -105,4 +105,4 @@ ROSTER: tuple[Specialist, ...] = msgspec.toml.decode(
     Path(__file__).with_suffix(".toml").read_bytes(), type=_File
 ).specialist
 RL_ROSTER: tuple[Specialist, ...] = tuple(s for s in ROSTER if HELD_OUT_SKILL not in s.skills)
-"""Those a conductor meets in training."""
+"""The specialists that a conductor meets in training."""

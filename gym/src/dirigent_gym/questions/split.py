@@ -1,9 +1,9 @@
 """The split between training and test questions, and the generator of both.
 
-Held out for the test: wordings (templates, frames, leads, references), entities and values a question starts from, a
-fifth of the ordered pairs of skills, two fifths of the triples, and every question of depth 4. Specialists know all
-of it; only the conductor has never seen it. `dev` is drawn like `train` from values of its own, and about half of it in
-wordings of its own: for the curriculum and for choosing between runs. `novel` is the test's way of asking for the
+Held out for the test: wordings (templates, frames, leads, references), the entities and values that a question starts
+from, a fifth of the ordered pairs of skills, two fifths of the triples, and every question of depth 4. Specialists know
+all of it; only the conductor has never seen it. `dev` is drawn like `train`, from values of its own and half of it in
+wordings of its own; it drives the curriculum and the choice between runs. `novel` asks, in the test's way, for the
 skill that RL never meets.
 """
 
@@ -31,16 +31,16 @@ from dirigent_gym.questions.compose import (
     sketch_of,
     walk,
 )
-from dirigent_gym.questions.everyday import everyday_or_not
+from dirigent_gym.questions.everyday import write_everyday_if_possible
 from dirigent_gym.questions.frames import (
     DECOY_WORDS,
     DEV_WORDINGS,
     TEST_WORDINGS,
     TRAINING_WORDINGS,
-    Told,
+    QuestionText,
     Writer,
     add_decoy,
-    tell,
+    write_question,
 )
 from dirigent_gym.questions.skills import (
     GYM_OPERATIONS,
@@ -70,15 +70,15 @@ MIX: dict[tuple[Shape, int], float] = {
 """Share of each shape and depth: 30/35/25/10 by depth, a fifth fans, a tenth checks."""
 
 PAIR_SHARE = 0.22
-"""Least share of the test that is in minimal pairs."""
+"""The least share of the test that is in minimal pairs."""
 SWAP_SHARE = 0.4
 """The same for chains of depth 2 and 3, where most pairs swap two skills."""
 DECOY_SHARE = 0.06
-"""Share of other questions that carry a decoy, so that a decoy is no mark of the test."""
+"""The share of other questions with a decoy, so that a decoy does not mark a test question."""
 LEARNING_DECOY_SHARE = 0.18
-"""The same for training and development, which have no pairs: there a decoy is no rarer than in the whole test."""
+"""The same for training and development, which have no pairs, so that a decoy is no rarer there than in the test."""
 MAX_TRIES = 500
-"""Draws in a row that gave nothing new, after which there is taken to be nothing new."""
+"""Draws in a row without a new question, after which the generator assumes that there are no new ones."""
 HELD_OUT_PAIRS = 0.2
 HELD_OUT_TRIPLES = 0.4
 
@@ -92,13 +92,13 @@ def generate(
     shapes: Sequence[Shape] = (),
     everyday: float = 0.0,
 ) -> list[Task]:
-    """`n` tasks with different questions, the same for the same seed; of some depths or shapes only, if any are named.
+    """`n` tasks with different questions, the same for the same seed. `depths` and `shapes` restrict them if given.
 
-    Depth 4 is left out of `train` and `dev`. `everyday` is the share worded as in `everyday.py`, if possible: in
-    training alone.
+    `train` and `dev` have no depth 4. `everyday` is the share that is worded as in `everyday.py`, if possible; only
+    training may set it.
     """
     if split not in get_args(Split):
-        raise ConfigError(f"no split is called {split!r}; there are: {', '.join(get_args(Split))}")
+        raise ConfigError(f"there is no split {split!r}; there are: {', '.join(get_args(Split))}")
     if everyday and split != "train":
         raise ConfigError(f"everyday words are for training alone, and split {split!r} is not")
     rng = random.Random(f"{split} {seed}")
@@ -118,7 +118,7 @@ def generate(
 
 
 def assert_disjoint(train_texts: Iterable[str], test_texts: Iterable[str]) -> None:
-    """Raise if any test text occurs, whole, in any training text."""
+    """Raise an error if any test text occurs, whole, in any training text."""
     everything = "\n".join(train_texts).casefold()
     for text in test_texts:
         if text.casefold() in everything:
@@ -126,7 +126,7 @@ def assert_disjoint(train_texts: Iterable[str], test_texts: Iterable[str]) -> No
 
 
 def describe(tasks: Sequence[Task]) -> str:
-    """The mix of a set of tasks, as a small table."""
+    """The mix of a set of tasks as a small table."""
     lines = [f"{len(tasks)} tasks, {len({task.kind for task in tasks})} kinds"]
     for name in ("depth", "shape", "style", "combination", "pair_kind", "decoy"):
         values = Counter(str(task.depth) if name == "depth" else task.tags.get(name, "-") for task in tasks)
@@ -150,7 +150,7 @@ class SplitRules(msgspec.Struct, frozen=True):
         return _home(operation, key[0]) == home and self.parameter(operation, key)
 
     def parameter(self, operation: Operation, key: Key) -> bool:
-        """Lists written as parameters belong to a split as well; small numbers and weekdays do not."""
+        """Lists that are parameters belong to a split as well; small numbers and weekdays do not."""
         if len(key) == operation.arity or "," not in key[-1]:
             return True
         home = "test" if self.split == "novel" else self.split
@@ -165,7 +165,7 @@ class SplitRules(msgspec.Struct, frozen=True):
 
 
 def held_out_combination(skills: tuple[str, ...]) -> bool:
-    """Whether a path of skills holds a pair or triple that training never shows."""
+    """Whether a path of skills has a pair or triple that training never shows."""
     pairs, triples = held_out_pairs(), held_out_triples()
     if any(pair in pairs for pair in pairwise(skills)):
         return True
@@ -174,7 +174,7 @@ def held_out_combination(skills: tuple[str, ...]) -> bool:
 
 @cache
 def skill_pairs() -> tuple[tuple[str, str], ...]:
-    """Every ordered pair of RL skills of which the second can take up the first's result."""
+    """Every ordered pair of RL skills whose second skill can take the first one's result."""
     return tuple(sorted({(a.skill, b.skill) for a, b in _edges()}))
 
 
@@ -192,14 +192,14 @@ def skill_triples() -> tuple[tuple[str, str, str], ...]:
 @cache
 def held_out_pairs() -> frozenset[tuple[str, str]]:
     pairs = list(skill_pairs())
-    # This seed takes from every skill about alike, so that each is still seen before and after several others.
+    # This seed takes about as many pairs from every skill, so that training shows each before and after several others.
     random.Random(1322).shuffle(pairs)
     return frozenset(pairs[: round(HELD_OUT_PAIRS * len(pairs))])
 
 
 @cache
 def held_out_triples() -> frozenset[tuple[str, str, str]]:
-    """Those with a held-out pair inside, filled up to their share with others."""
+    """All triples with a held-out pair inside, filled up with others to the share that is held out."""
     triples = list(skill_triples())
     random.Random(4).shuffle(triples)
     pairs = held_out_pairs()
@@ -221,13 +221,13 @@ def _edges() -> tuple[tuple[Operation, Operation], ...]:
 
 
 def _home(operation: Operation, value: str) -> Split:
-    """The split a value belongs to when a question starts from it: 70% train, 10% dev, 20% test."""
+    """The split whose questions may start from a value: 70% train, 10% dev, 20% test."""
     return _homes()[_group(operation, value), value]
 
 
 def _group(operation: Operation, value: str) -> str:
-    """The group that a value is held out with: entities by type, so that they are held out everywhere; numbers by
-    operation."""
+    """The group that a value is held out with. Entities are grouped by type, so that they are held out everywhere;
+    numbers are grouped by operation."""
     takes = operation.takes[0]
     if takes == "number":
         return operation.full_name
@@ -261,7 +261,7 @@ def _word_types() -> dict[str, str]:
 
 
 def _slots(split: Split, n: int, *, depths: Sequence[int], shapes: Sequence[Shape]) -> dict[tuple[Shape, int], int]:
-    """How many tasks of each shape and depth, by largest remainder, so that the mix is exact."""
+    """The number of tasks of each shape and depth, by largest remainder, so that the mix is exact."""
     there = {slot: w for slot, w in MIX.items() if slot[1] < 4 or split in ("test", "novel")}
     there = {slot: w for slot, w in there.items() if split != "novel" or slot[0] == "chain"}
     wanted_depths, wanted_shapes = set(depths or range(1, 5)), set(shapes or ("chain", "fan", "check"))
@@ -279,7 +279,7 @@ def _slots(split: Split, n: int, *, depths: Sequence[int], shapes: Sequence[Shap
     return counts
 
 
-Drawn = tuple[Blueprint, Told, dict[str, str]]
+Drawn = tuple[Blueprint, QuestionText, dict[str, str]]
 
 
 def _draw_slot(
@@ -300,20 +300,20 @@ def _draw_slot(
 def _draw_new(
     rng: random.Random, split: Split, shape: Shape, depth: int, seen: set[str], *, everyday: float = 0.0
 ) -> Drawn | None:
-    """One task whose question is not among those seen; None if no try gave one."""
+    """One task whose question is not among those seen; None if every try failed."""
     operations = (*RL_OPERATIONS, *HELD_OUT_OPERATIONS) if split == "novel" else RL_OPERATIONS
     for _ in range(MAX_TRIES):
         rules = SplitRules(split, _combination(rng, split, shape, depth))
         blueprint = draw_blueprint(rng, shape=shape, depth=depth, operations=operations, rules=rules)
         if everyday and rng.random() < everyday:
-            blueprint, told = everyday_or_not(blueprint, rules, _writer(rng, split))
+            blueprint, written = write_everyday_if_possible(blueprint, rules, _writer(rng, split))
         else:
-            told = tell(blueprint, _writer(rng, split))
+            written = write_question(blueprint, _writer(rng, split))
         tags: dict[str, str] = {}
         if rng.random() < (LEARNING_DECOY_SHARE if split in ("train", "dev") else DECOY_SHARE):
-            told, tags = _with_decoy(blueprint, told, _writer(rng, split))
-        if told.question not in seen and (split != "test" or told.new_wording):
-            return blueprint, told, tags
+            written, tags = _with_decoy(blueprint, written, _writer(rng, split))
+        if written.question not in seen and (split != "test" or written.new_wording):
+            return blueprint, written, tags
     return None
 
 
@@ -324,7 +324,7 @@ def _combination(
         return "novel"
     if split != "test" or shape == "check" or depth == 1:
         return "seen"
-    # Fans stay mixed: both branches of one must be of a kind otherwise, and few are.
+    # Fans are not divided: both branches of a fan would have to be of one kind, and few fans are.
     return "any" if depth == 4 or shape == "fan" else rng.choice(("seen", "held_out"))
 
 
@@ -332,12 +332,12 @@ def _writer(rng: random.Random, split: Split) -> Writer:
     return Writer(rng, {"train": TRAINING_WORDINGS, "dev": DEV_WORDINGS}.get(split, TEST_WORDINGS))
 
 
-def _with_decoy(blueprint: Blueprint, told: Told, writer: Writer) -> tuple[Told, dict[str, str]]:
+def _with_decoy(blueprint: Blueprint, written: QuestionText, writer: Writer) -> tuple[QuestionText, dict[str, str]]:
     used = {link.skill for link in blueprint.links}
     skill = writer.rng.choice([skill for skill in DECOY_WORDS if skill not in used])
-    question = add_decoy(told.question, DECOY_WORDS[skill], writer=writer)
-    new = told.new_wording or writer.used_new
-    return msgspec.structs.replace(told, question=question, new_wording=new), {"decoy": skill}
+    question = add_decoy(written.question, DECOY_WORDS[skill], writer=writer)
+    new = written.new_wording or writer.used_new
+    return msgspec.structs.replace(written, question=question, new_wording=new), {"decoy": skill}
 
 
 def _draw_pair(rng: random.Random, shape: Shape, depth: int, seen: set[str], *, swap: bool) -> list[Drawn]:
@@ -346,30 +346,30 @@ def _draw_pair(rng: random.Random, shape: Shape, depth: int, seen: set[str], *, 
         if swap:
             blueprints = _swapped(rng, depth)
             seed = rng.random()
-            tolds = [tell(b, Writer(random.Random(seed), TEST_WORDINGS)) for b in blueprints]
+            both_written = [write_question(b, Writer(random.Random(seed), TEST_WORDINGS)) for b in blueprints]
             tags = [{"pair_kind": "swap"}] * 2
         else:
             new = _draw_new(rng, "test", shape, depth, seen)
             if new is None:
                 break
-            blueprint, told, decoy = new
+            blueprint, written, decoy = new
             if decoy:
                 continue
-            decoyed, decoy = _with_decoy(blueprint, told, _writer(rng, "test"))
-            blueprints, tolds = [blueprint, blueprint], [told, decoyed]
+            decoyed, decoy = _with_decoy(blueprint, written, _writer(rng, "test"))
+            blueprints, both_written = [blueprint, blueprint], [written, decoyed]
             tags = [{"pair_kind": "decoy"}, {"pair_kind": "decoy", **decoy}]
-        fresh = len({told.question for told in tolds} - seen) == 2
-        if fresh and all(told.new_wording for told in tolds):
+        fresh = len({written.question for written in both_written} - seen) == 2
+        if fresh and all(written.new_wording for written in both_written):
             pair = f"{shape}-{depth}-{len(seen)}"
-            seen.update(told.question for told in tolds)
-            return [(b, t, {**tag, "pair": pair}) for b, t, tag in zip(blueprints, tolds, tags, strict=True)]
+            seen.update(written.question for written in both_written)
+            return [(b, t, {**tag, "pair": pair}) for b, t, tag in zip(blueprints, both_written, tags, strict=True)]
     raise ConfigError(f"no new minimal pair of {shape} of depth {depth} left after {len(seen)} tasks; ask for fewer")
 
 
 def _swapped(rng: random.Random, depth: int) -> list[Blueprint]:
-    """Two chains that take the same two steps from number to number in either order, to different answers.
+    """Two chains that take the same two steps from number to number in both orders, to different answers.
 
-    The number they start from is the test's for the first chain's operation; for the other's it may be training's.
+    Their first number belongs to the test by the first chain's operation; by the other's it may belong to training.
     """
     rules = SplitRules("test", "any")
     steps = [op for op in RL_OPERATIONS if op.takes == ("number",) and op.gives == "number"]
@@ -391,13 +391,13 @@ def _swapped(rng: random.Random, depth: int) -> list[Blueprint]:
             return [Blueprint("chain", ((*prefix, *chain),)) for chain in chains if chain]
 
 
-def _task(task_id: str, split: Split, blueprint: Blueprint, told: Told, tags: dict[str, str]) -> Task:
-    sketch = sketch_of(blueprint, told.subtasks)
+def _task(task_id: str, split: Split, blueprint: Blueprint, written: QuestionText, tags: dict[str, str]) -> Task:
+    sketch = sketch_of(blueprint, written.subtasks)
     last = OPERATIONS[blueprint.links[-1].operation]
     held_out = any(held_out_combination(path) for path in blueprint.paths)
     return Task(
         id=task_id,
-        question=told.question,
+        question=written.question,
         answer=blueprint.links[-1].gold,
         grader=last.grader,
         kind=blueprint.kind,
@@ -406,8 +406,8 @@ def _task(task_id: str, split: Split, blueprint: Blueprint, told: Told, tags: di
         tags={
             "split": split,
             "shape": blueprint.shape,
-            "style": told.style,
-            "wording": "new" if told.new_wording else "known",
+            "style": written.style,
+            "wording": "new" if written.new_wording else "known",
             "combination": "held_out" if held_out else "seen",
             "skills": ">".join(sketch.skills),
             **tags,

@@ -1,4 +1,4 @@
-"""The facts the gym asks for. Short, well known, plain ASCII, one word each, one right answer each."""
+"""The facts that the gym asks for: short, well known, plain ASCII, one word each, one right answer each."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ WORD_TABLE: tuple[str, ...] = tuple(
         + PLANETS
     )
 )
-"""Every word whose letters may be asked about."""
+"""Every word that a question about letters may use."""
 
 
 def number_lists(count: int, *, seed: int) -> tuple[str, ...]:
@@ -141,7 +141,7 @@ LISTS = number_lists(240, seed=7)
 
 
 def scrambles() -> dict[str, str]:
-    """Jumbled letters of words from the table, and the one table word each can be turned back into."""
+    """Jumbled letters of words from the table -> the only word that they can be turned back into."""
     rng = random.Random(11)
     places = [row[0] for row in COUNTRIES] + [row[1] for row in COUNTRIES]
     words = [word for word in places if 5 <= len(word) <= 7]

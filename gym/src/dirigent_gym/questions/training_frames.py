@@ -1,9 +1,9 @@
 """Frames that only training and development use: `training_frames.toml`, read into leads, sequences, fans and decoys.
 
-With a few frames a conductor takes any words it never met for a step of their own ("Then stop."); with many it looks
-for the request. They are apart from the frames that the test shares, because more of them must not change the test.
-Each is in one table of the file, so that the file states which frames only development uses. frames.py and phrasing.py
-fill the frames.
+A conductor that met only a few frames takes new words for a step of their own ("Then stop."); a conductor that met many
+looks for the request. The frames are apart from those that the test shares, because more of them must not change the
+test. Each table of the file belongs to one split, so the file shows which frames only development uses. frames.py and
+phrasing.py fill the frames.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Mood = Literal["noun", "order", "ask"]
 
 
 class Leads(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Words before a noun phrase, by the mood they give it."""
+    """Words before a noun phrase, by the mood that they give it."""
 
     orders: tuple[str, ...]
     asks: tuple[str, ...]
@@ -33,8 +33,8 @@ class Leads(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ClauseFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A frame for clauses one after another. `{c}` is a clause with a small first letter, `{C}` one with a capital.
 
-    A clause of the mood `order` or `ask` is a sentence of its own. One of the mood `noun` is set in as it is: the frame
-    has the verb, `{c}` and never `{C}`, and the mark that ends the sentence ("Next, find {c}.").
+    A clause of the mood `order` or `ask` is a sentence of its own. A clause of the mood `noun` is inserted unchanged:
+    the frame has the verb, `{c}` and never `{C}`, and the mark that ends the sentence ("Next, find {c}.").
     """
 
     opening_mood: Mood
@@ -65,7 +65,7 @@ def training_frames() -> Mapping[Literal["train", "dev"], Frames]:
 
 
 def read_frames(file: Path) -> dict[Literal["train", "dev"], Frames]:
-    """Frames from such a file; each must have the slots that its kind is filled at, and give a whole sentence."""
+    """Read such a file. Each frame must have the slots of its kind and must give a whole sentence."""
     try:
         found = msgspec.toml.decode(file.read_bytes(), type=_File)
     except msgspec.DecodeError as error:
@@ -78,7 +78,7 @@ def read_frames(file: Path) -> dict[Literal["train", "dev"], Frames]:
 
 
 _CLAUSE, _PHRASE, _BOTH, _WORDS, _NONE = r"\{[cC]\}", r"\{c\}", r"\{a\}\{b\}", r"\{[wW]\}", ""
-_TOLD = {
+_SLOT_WORDS = {
     _CLAUSE: "{c} or {C}",
     _PHRASE: "{c} (a noun phrase gets no capital; the mood order or ask may have {C})",
     _BOTH: "{a} and then {b}",
@@ -88,7 +88,7 @@ _TOLD = {
 
 
 def _wanted_slots(frames: Frames) -> Iterator[tuple[str, str]]:
-    """Every text of the frames, each with the pattern of its slots in a row."""
+    """Every text of the frames, each with the pattern that its joined slots must match."""
     for sequence in frames.sequences:
         yield sequence.opening, _PHRASE if sequence.opening_mood == "noun" else _CLAUSE
         yield from ((text, _PHRASE if sequence.later_mood == "noun" else _CLAUSE) for text in sequence.later)
@@ -99,12 +99,12 @@ def _wanted_slots(frames: Frames) -> Iterator[tuple[str, str]]:
 
 
 def _fault(text: str, wanted: str) -> str:
-    """Returns the fault of a text and its fix; empty if it has none."""
+    """Returns the fault of a text and its fix, or an empty string."""
     slot = r"\{.*?\}"
     if not re.fullmatch(wanted, slots := "".join(re.findall(slot, text))):
-        return f"has the slots {slots!r} where {_TOLD[wanted]} should be"
+        return f"has the slots {slots!r} where {_SLOT_WORDS[wanted]} should be"
     if stray := re.search(r"[{}]", re.sub(slot, "", text)):
-        return f"has a stray {stray[0]!r}, and braces are for slots alone; take it out"
+        return f"has a stray {stray[0]!r}, but braces are for slots alone; remove it"
     if wanted == _PHRASE and not text.endswith((".", "!", "?")):
         return "does not end its sentence, nor does the noun phrase in it; end it with a mark, or take the mood order"
     return ""

@@ -1,13 +1,13 @@
-"""Lessons of a conductor before RL: the language of plans, and on purpose not how to coordinate.
+"""Lessons of a conductor before RL: the language of plans, and on purpose nothing about how to coordinate.
 
-`warm_start`: right decompositions, but only of questions over warm-only skills, which no worker has. Workers
-are uniform over the pool shown and access is random, so nothing about routing, access or the decomposition of a gym
-question is in it. (Gym questions cut at random places used to be among the lessons. Even as one in eight they taught a
-policy to recognise gym questions and to cut only those at random; RL then had hardly a right decomposition to reward,
-and collapsed to one step.) Some lessons ask a riddle, or their first step, several times, a random number: that a plan
-may ask again is part of the language; whether that pays is not.
-`gym_decompositions` gives that away for a separate, differently labelled run; `right_plans` gives everything away
-and is the upper reference.
+`warm_start` has right decompositions, but only of questions over warm-only skills, which no worker has. Its workers are
+uniform over the pool shown and access is random, so it shows nothing about routing, access or the decomposition of gym
+questions. (Gym questions cut at random places used to be among the lessons. Even as one in eight they taught a policy
+to recognise gym questions and to cut only those at random; RL then had hardly a right decomposition to reward, and
+collapsed to one step.) Some lessons ask a riddle, or their first step, a random number of times: a plan may ask again,
+and that is language; whether it pays is for RL to find.
+`gym_decompositions` adds right decompositions of gym questions, for a separate run that says so. `right_plans` shows
+everything and is the upper reference.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 from dirigent.plan.plan import EarlierStep, Plan, Step
 from dirigent.workers.worker import WorkerInfo
 from dirigent_gym.questions.compose import Blueprint, draw_blueprint, draw_chain, sketch_of
-from dirigent_gym.questions.frames import TRAINING_WORDINGS, Writer, add_decoy, tell
+from dirigent_gym.questions.frames import TRAINING_WORDINGS, Writer, add_decoy, write_question
 from dirigent_gym.questions.pools import cards_for, draw_pool, plan_for, renamed, solvable
 from dirigent_gym.questions.skills import WARM_OPERATIONS, Operation
 from dirigent_gym.questions.solving import Key
@@ -28,14 +28,14 @@ from dirigent_gym.questions.specialists import RL_ROSTER
 from dirigent_gym.questions.split import generate
 
 LENGTHS = (1, 2, 1, 3, 2, 4, 1, 2, 3, 5, 1, 2, 3, 4, 1, 2, 4, 3, 1, 2)
-"""Steps of the lessons, over and over: as many of one and of two, fewer of each length after that."""
+"""The numbers of steps of the lessons, in rotation: as many of one as of two, fewer of each greater number."""
 MAX_STEPS = max(LENGTHS)
 RIDDLE_EVERY = 14
 MOST_ASKED = 4
 AGAIN_SHARE = 0.06
-"""Of the other lessons, those that ask their first step twice or three times."""
+"""The share of the other lessons that ask their first step two or three times."""
 SECOND_SHARE = 0.08
-"""Lessons that are second rounds: an earlier plan and an answer to accept or to mend, by the toss of a coin."""
+"""The share of second rounds: a coin decides whether the earlier answer is accepted or planned anew."""
 DECOY_SHARE = 0.15
 DECOYS = (
     *(
@@ -58,15 +58,15 @@ DECOYS = (
     ),
     *("weights and scales", "the parade", "museum tickets", "loom settings", "the price of fish", "crossing rivers"),
 )
-"""Things a lesson's question may name without needing them."""
+"""Things that a lesson's question may name without needing them."""
 POOL_SIZES = (3, 11)
 SMALL_POOLS = 0.6
-"""Share of the lessons over pools of at most `SMALL`: every id is met, most lessons are quick to read."""
+"""The share of lessons over pools of at most `SMALL`. Every id occurs, and most lessons are quick to read."""
 SMALL = 5
 LANGUAGE_SHARE = 0.35
-"""Of the lessons that give gym decompositions away, those that are of warm-only skills all the same."""
+"""The share of lessons about warm-only skills among those of `gym_decompositions`."""
 RIDDLES = tuple(op for op in WARM_OPERATIONS if op.full_name in ("riddles.answer", "riddles.carving"))
-"""What lessons ask more than once."""
+"""The riddles that lessons ask more than once."""
 
 
 class Lesson(msgspec.Struct, frozen=True):
@@ -75,13 +75,13 @@ class Lesson(msgspec.Struct, frozen=True):
     cards: tuple[WorkerInfo, ...]
     question: str
     plan: Plan
-    """Empty: accept the earlier answer."""
+    """An empty plan accepts the earlier answer."""
     earlier: tuple[EarlierStep, ...] = ()
-    """In a second round: the steps of the first with their replies, of which the last is the answer."""
+    """The steps of the first round with their replies, for a second round. The last reply is the answer."""
 
 
 def warm_start(n: int, *, seed: int) -> list[Lesson]:
-    """The language of plans: short and long ones, right about warm-only skills and about nothing else."""
+    """The language of plans, in short and long ones. They are right about warm-only skills and about nothing else."""
     rng = random.Random(f"warm start {seed}")
     lessons = []
     for i in range(n):
@@ -100,7 +100,7 @@ def warm_start(n: int, *, seed: int) -> list[Lesson]:
 
 
 def gym_decompositions(n: int, *, seed: int, everyday: float = 0.0) -> list[Lesson]:
-    """Right subtasks of gym questions, between lessons of the warm start, which know longer plans and second rounds.
+    """Right subtasks of gym questions, mixed with lessons of the warm start, which have longer plans and second rounds.
 
     Workers and access are still random: a conductor that starts from these may claim routing and access only.
     """
@@ -115,7 +115,7 @@ def gym_decompositions(n: int, *, seed: int, everyday: float = 0.0) -> list[Less
 
 
 def right_plans(n: int, *, seed: int, everyday: float = 0.0) -> list[Lesson]:
-    """Everything right: subtasks, workers, access."""
+    """Right subtasks, workers and access."""
     rng = random.Random(f"right plans {seed}")
     lessons = []
     for task in generate("train", n, seed=seed, everyday=everyday):
@@ -131,7 +131,7 @@ def right_plans(n: int, *, seed: int, everyday: float = 0.0) -> list[Lesson]:
 
 
 class _Anything:
-    """Rules that allow all: warm-only questions are never tested on."""
+    """Rules that allow everything, because no test asks warm-only questions."""
 
     def start(self, operation: Operation, key: Key) -> bool:
         return True
@@ -145,12 +145,12 @@ class _Anything:
 
 def _warm_question(rng: random.Random, *, steps: int) -> tuple[str, list[str]]:
     blueprint = _warm_blueprint(rng, steps=steps)
-    told = tell(blueprint, Writer(rng, TRAINING_WORDINGS))
-    return told.question, [step.subtask for step in sketch_of(blueprint, told.subtasks).steps]
+    written = write_question(blueprint, Writer(rng, TRAINING_WORDINGS))
+    return written.question, [step.subtask for step in sketch_of(blueprint, written.subtasks).steps]
 
 
 def _second_round(rng: random.Random, cards: tuple[WorkerInfo, ...], question: str, plan: Plan) -> Lesson:
-    """The forms of accepting and of planning anew are language; the lessons choose between them at random."""
+    """A second round. Its lesson shows how to accept or to plan anew; a coin chooses, so it does not show when."""
     earlier = []
     for step in plan.steps:
         reply = rng.choice((str(rng.randint(1, 99)), rng.choice(question.split()).strip(".,:;?!"), "unknown"))
@@ -160,18 +160,18 @@ def _second_round(rng: random.Random, cards: tuple[WorkerInfo, ...], question: s
 
 
 def _riddle(rng: random.Random) -> tuple[str, list[str]]:
-    """A riddle, asked once or more often, and at times one more step that takes up its answer."""
+    """A riddle, asked once or several times, and in some lessons one more step on its answer."""
     lead = rng.choice(RIDDLES)
     while True:
         chain = draw_chain(rng, WARM_OPERATIONS, _Anything(), length=rng.choice((1, 1, 2)), first=lead)
         if chain is not None:
             break
-    told = tell(Blueprint("chain", (chain,)), Writer(rng, TRAINING_WORDINGS))
-    return told.question, [told.subtasks[0]] * rng.randint(1, MOST_ASKED) + list(told.subtasks[1:])
+    written = write_question(Blueprint("chain", (chain,)), Writer(rng, TRAINING_WORDINGS))
+    return written.question, [written.subtasks[0]] * rng.randint(1, MOST_ASKED) + list(written.subtasks[1:])
 
 
 def _warm_blueprint(rng: random.Random, *, steps: int) -> Blueprint:
-    """A chain, or for three steps and more at times a fan, of exactly so many steps."""
+    """A chain of exactly so many steps, or for three steps and more sometimes a fan."""
     fan = steps == MAX_STEPS or (steps >= 3 and rng.random() < 0.45)
     while True:
         depth = 3 if steps == MAX_STEPS else rng.choice((2, 3)) if fan else steps
@@ -189,7 +189,7 @@ def _random_cards(rng: random.Random) -> tuple[WorkerInfo, ...]:
 
 
 def _named(cards: tuple[WorkerInfo, ...], rng: random.Random) -> tuple[WorkerInfo, ...]:
-    """Under their own names or others, as often the one as the other."""
+    """The cards under their own names or under others, equally often."""
     return renamed(cards, rng) if rng.random() < 0.5 else cards
 
 

@@ -2,6 +2,6 @@
 
 import os
 
-# The libraries that training stands on tell their makers who uses them, from a thread of their own and whether or not
-# there is a network. It is read when they are first imported, so it is said before.
+# The training libraries report their use to their makers from a thread of their own, with or without a network. They
+# read this variable when they are first imported, so it is set before that.
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")

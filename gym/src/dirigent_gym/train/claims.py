@@ -1,8 +1,8 @@
-"""What a trained conductor must show, line by line: the figure, its 95% interval, what it must be, and whether it is.
+"""The claims about a trained conductor, a line each: the figure, its 95% interval, its bound, and the verdict.
 
-`claims` is arithmetic over what was measured (`Evidence`); nothing here runs a model. What was not measured is a line
-too, and says so: a table that leaves out its gaps is no evidence. Ratios get their interval from a bootstrap over
-questions, paired where both sides answered the same ones; plain shares get Wilson's.
+`claims` is arithmetic over measurements (`Evidence`) and runs no model. A missing measurement has a line that says so:
+a table that leaves out its gaps is no evidence. Ratios get their interval from a bootstrap over questions, paired if
+both sides answered the same ones; plain shares get Wilson's interval.
 """
 
 from __future__ import annotations
@@ -29,22 +29,23 @@ OTHER_SETS = {
     "handwritten": "questions written by hand, in other words",
     "reasoning": "questions of reasoning-gym, as recorded",
 }
-"""Sets of `dirigent_gym/evals/test_sets.py` that are reported beside the test -> their lines."""
+"""Name of a set of `dirigent_gym/evals/test_sets.py` that is reported beside the test -> the name of its line."""
 PLACED = {
     "handwritten": "questions written by hand: the right workers, each reading what it needs",
     "reasoning": "questions of reasoning-gym: the right workers, each reading what it needs",
 }
-"""Of sets in words that are not the generator's, whatever the workers make of those words."""
+"""The lines that judge the plans alone, for sets in words that the generator does not use. The workers' answers to such
+words do not count there."""
 KNOW_NO_OTHERS = "workers that answer by table know only the generator's words"
-"""Why such a set gets no answers from them."""
+"""The note of a set that these workers cannot answer."""
 START_SAMPLED = "warm start, sampled: valid plans"
 
 Scores = Mapping[str, float]
-"""Task id -> how right, between 0 and 1."""
+"""Task id -> how right the answer is, between 0 and 1."""
 
 
 class Run(msgspec.Struct, frozen=True):
-    """A rollout a row, scored."""
+    """One scored rollout for each row."""
 
     rows: tuple[Row, ...]
     scored: tuple[Scored, ...]
@@ -55,31 +56,31 @@ class Run(msgspec.Struct, frozen=True):
 
 
 def scores(run: Run) -> dict[str, float]:
-    """What a run got of each task; a dropped rollout is no evidence."""
+    """How right a run's answer to each task is, without dropped rollouts."""
     return {row.task.id: x for row, x in _scores(run)}
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was measured of one trained conductor. What is None was not."""
+    """All measurements of one trained conductor. A field that is None was not measured."""
 
     test: Run
     ceiling: Scores
-    """Of the same questions, mean of the noise seeds."""
+    """The ceiling of the same questions: the mean over the noise seeds."""
     oracle: Scores | None = None
     reworded: Run | None = None
     aliased: Run | None = None
     novel: Run | None = None
     swapped: Followed | None = None
     warm_start: Run | None = None
-    """The start itself, on the same questions."""
+    """The warm start itself on the same questions."""
     warm_start_sampled: Run | None = None
-    """Several plans of it for each of some of them, drawn; a row once for each."""
+    """Several sampled plans of the warm start for some of these questions, with a row for each plan."""
     rounds: tuple[Scores, Scores] | None = None
-    """After one round and after two, on checkable kinds."""
+    """The scores after one round and after two, on kinds whose answers can be checked."""
     local: Scores | None = None
-    """The shipped files through llama.cpp on the 4-bit base, on questions of the test."""
+    """The shipped files in llama.cpp on the 4-bit base, on questions of the test."""
     plan_s: tuple[float, float] | None = None
-    """Median seconds of a plan on two CPU cores: cards cached, and cold."""
+    """The median seconds of a plan on two CPU cores: with the cards cached, and cold."""
     direct: Scores | None = None
     right_plans: Scores | None = None
     rejection: Scores | None = None
@@ -88,14 +89,14 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     shuffled: Scores | None = None
     vote: Scores | None = None
     vote_cost_ratio: float | None = None
-    """What that vote cost, over what the conductor did on the same questions."""
+    """The cost of that vote divided by the conductor's cost on the same questions."""
     before: Mapping[str, PlanShares] = {}
-    """By how it was decoded: `greedy`, `sampled`, `pass@16`."""
+    """The decoding -> its shares: `greedy`, `sampled`, `pass@16`."""
     after: Mapping[str, PlanShares] = {}
     others: Mapping[str, Run] = {}
     """Further sets of questions, by their names in `OTHER_SETS`."""
     by_table: bool = False
-    """Whether the workers answered by the tables."""
+    """Whether the workers answered by table."""
 
 
 def claims(evidence: Evidence, *, seed: int = 0) -> list[Claim]:
@@ -139,7 +140,7 @@ def _accuracy_claims(evidence: Evidence, seed: int) -> list[Claim]:
 
 
 def _transfer_claims(evidence: Evidence, seed: int) -> list[Claim]:
-    """Chains only where combinations are compared: their held-out ones are drawn half and half, fans are not."""
+    """Combinations are compared over chains only: chains are drawn half held out and half seen, fans are not."""
     chains = [(row, x) for row, x in _scores(evidence.test) if row.task.tags.get("shape") == "chain"]
 
     def over_seen(name: str, depths: tuple[int, ...], must: float | None, goal: float | None) -> Claim:
@@ -157,9 +158,9 @@ def _transfer_claims(evidence: Evidence, seed: int) -> list[Claim]:
         over_seen("held-out triples, over seen ones", (3,), None, None),
         _ratio(Claim("reworded cards, over seen ones", must=0.90), _beside_test(evidence.reworded, evidence), seed),
         _ratio(Claim("names that say nothing, over the workers' own"), _beside_test(evidence.aliased, evidence), seed),
-        _shared(Claim("a skill and a worker never seen in RL", goal=0.40), novel),
-        _shared(Claim("minimal pairs: order swapped, both right"), pairs.get("swap")),
-        _shared(Claim("minimal pairs: a decoy added, both right"), pairs.get("decoy")),
+        _with_share(Claim("a skill and a worker never seen in RL", goal=0.40), novel),
+        _with_share(Claim("minimal pairs: order swapped, both right"), pairs.get("swap")),
+        _with_share(Claim("minimal pairs: a decoy added, both right"), pairs.get("decoy")),
         *_other_claims(evidence),
     ]
 
@@ -169,9 +170,9 @@ def _other_claims(evidence: Evidence) -> list[Claim]:
     for name, said in OTHER_SETS.items():
         run = evidence.others.get(name)
         note = KNOW_NO_OTHERS if evidence.by_table and name in IN_OTHER_WORDS else ""
-        lines.append(_shared(Claim(said, note=note), share(x for _, x in _scores(run)) if run else None))
+        lines.append(_with_share(Claim(said, note=note), share(x for _, x in _scores(run)) if run else None))
         if name in PLACED:
-            lines.append(_shared(Claim(PLACED[name]), _placed(run) if run else None))
+            lines.append(_with_share(Claim(PLACED[name]), _placed(run) if run else None))
     return lines
 
 
@@ -181,7 +182,7 @@ def _placed(run: Run) -> Share | None:
 
 
 def _beside_test(run: Run | None, evidence: Evidence) -> list[tuple[float, float]]:
-    """Scores on changed rows, each beside that of the row as it was."""
+    """Scores on changed rows, each paired with the score of the unchanged row."""
     if run is None:
         return []
     plain = scores(evidence.test)
@@ -191,7 +192,7 @@ def _beside_test(run: Run | None, evidence: Evidence) -> list[tuple[float, float
 def _plan_claims(run: Run, seed: int) -> list[Claim]:
     kept = [(row, one) for row, one in zip(run.rows, run.scored, strict=True) if not one.dropped]
     right = [(row, one.plan) for row, one in kept if one.correct and one.plan is not None and row.task.sketch]
-    # A lucky shortcut makes up for nobody's padding.
+    # A plan shorter than the sketch counts as minimal, so that a lucky shortcut does not offset the padding of others.
     steps = [
         (float(max(len(plan.steps), _minimal(row))), float(_minimal(row))) for row, plan in right if plan is not None
     ]
@@ -199,8 +200,8 @@ def _plan_claims(run: Run, seed: int) -> list[Claim]:
     fans = [compare(row.task, plan).parallel for row, plan in right if row.task.tags.get("shape") == "fan"]
     return [
         _ratio(Claim("steps over minimal, correct answers", "times", must=1.10, goal=1.02, at_most=True), steps, seed),
-        _shared(Claim("one-step kinds answered in one step", must=0.95), share(single)),
-        _shared(Claim("fan-out questions planned in parallel, correct answers", must=0.80), share(fans)),
+        _with_share(Claim("one-step kinds answered in one step", must=0.95), share(single)),
+        _with_share(Claim("fan-out questions planned in parallel, correct answers", must=0.80), share(fans)),
     ]
 
 
@@ -208,7 +209,7 @@ def _shipping_claims(evidence: Evidence, seed: int) -> list[Claim]:
     first, second = evidence.rounds or ({}, {})
     broken = share(second[task] < 1 for task, x in first.items() if x == 1 and task in second)
     return [
-        _shared(Claim("two rounds: right turned wrong", must=0.01, at_most=True), broken),
+        _with_share(Claim("two rounds: right turned wrong", must=0.01, at_most=True), broken),
         _difference(Claim("two rounds, over one", "points", must=0.0), second, first, seed),
         *file_claims(scores(evidence.test), evidence.local, evidence.plan_s, seed=seed),
     ]
@@ -217,7 +218,7 @@ def _shipping_claims(evidence: Evidence, seed: int) -> list[Claim]:
 def file_claims(
     torch: Scores, local: Scores | None, plan_s: tuple[float, float] | None, *, seed: int = 0
 ) -> list[Claim]:
-    """What is asked of the shipped files, as llama.cpp runs them: they want a CPU, where the other lines want a GPU."""
+    """The claims about the shipped files in llama.cpp, which need a CPU; the other claims need a GPU."""
     cached, cold = plan_s or (None, None)
     over_torch = Claim("shipped files on CPU, 4-bit base, over torch", "points", must=0.02, within=True)
     return [
@@ -228,13 +229,13 @@ def file_claims(
 
 
 def _warm_start_claims(evidence: Evidence) -> list[Claim]:
-    """Validity under both decodings: RL begins with sampled plans."""
+    """Validity under both decodings, because RL begins with sampled plans."""
     run, sampled = evidence.warm_start, evidence.warm_start_sampled
     return [
-        _shared(
+        _with_share(
             Claim("warm start, greedy: valid plans", must=0.98), valid_share(run.rows, run.scored) if run else None
         ),
-        _shared(Claim(START_SAMPLED, must=0.98), valid_share(sampled.rows, sampled.scored) if sampled else None),
+        _with_share(Claim(START_SAMPLED, must=0.98), valid_share(sampled.rows, sampled.scored) if sampled else None),
         Claim(
             "warm start, sampled: worker farthest from an even choice",
             "points",
@@ -269,8 +270,10 @@ def _control_claims(evidence: Evidence, seed: int) -> list[Claim]:
         gain(Claim("(c) RL over online rejection sampling, equal rollouts", "points"), ours, evidence.online_rejection),
         gain(Claim("(d) format-only reward, gain", "points", must=0.03, at_most=True), evidence.format_only, start),
         gain(Claim("(d) shuffled reward, gain", "points", must=0.03, at_most=True), evidence.shuffled, start),
-        _shared(Claim("(e) two cards swapped: routing follows the card", must=0.80), swapped.card if swapped else None),
-        _shared(Claim("(e) and follows the name instead"), swapped.name if swapped else None),
+        _with_share(
+            Claim("(e) two cards swapped: routing follows the card", must=0.80), swapped.card if swapped else None
+        ),
+        _with_share(Claim("(e) and follows the name instead"), swapped.name if swapped else None),
         gain(Claim("(f) conductor over an equal-cost vote of the best worker", "points"), ours, evidence.vote),
         Claim(
             "(f) cost of that vote, over the conductor's", "times", evidence.vote_cost_ratio, n=len(evidence.vote or ())
@@ -284,7 +287,7 @@ def _before_and_after(evidence: Evidence) -> list[Claim]:
         for when, by_way in (("before RL", evidence.before), ("after RL", evidence.after)):
             for field in ("decomposition", "routing", "access", "answer"):
                 found: Share | None = getattr(by_way[way], field) if way in by_way else None
-                lines.append(_shared(Claim(f"{when}, {way}: right {field}"), found))
+                lines.append(_with_share(Claim(f"{when}, {way}: right {field}"), found))
     return lines
 
 
@@ -299,20 +302,22 @@ def _minimal(row: Row) -> int:
     return len(row.task.sketch.steps) if row.task.sketch else 0
 
 
-def _shared(claim: Claim, found: Share | None) -> Claim:
+def _with_share(claim: Claim, found: Share | None) -> Claim:
     if found is None:
         return claim
     return msgspec.structs.replace(claim, value=found.value, interval=found.interval, n=found.n)
 
 
 def _ratio(claim: Claim, pairs: Sequence[tuple[float, float]], seed: int) -> Claim:
-    """Sum over sum, resampled by question."""
+    """The ratio of two sums, resampled by question."""
     rng = random.Random(f"ratio {claim.name} {seed}")
-    return _bootstrapped(claim, lambda: _over(rng.choices(pairs, k=len(pairs))), _over(pairs), len(pairs))
+    return _bootstrapped(
+        claim, lambda: _ratio_of_sums(rng.choices(pairs, k=len(pairs))), _ratio_of_sums(pairs), len(pairs)
+    )
 
 
 def _ratio_apart(claim: Claim, above: Sequence[float], below: Sequence[float], seed: int) -> Claim:
-    """Mean over mean of different questions, each side resampled on its own."""
+    """The ratio of two means over different questions, each side resampled on its own."""
     if not above or not below:
         return claim
     rng = random.Random(f"ratio {claim.name} {seed}")
@@ -334,13 +339,13 @@ def _bootstrapped(claim: Claim, again: Callable[[], float | None], value: float 
     return msgspec.structs.replace(claim, value=value, interval=interval, n=n)
 
 
-def _over(pairs: Sequence[tuple[float, float]]) -> float | None:
+def _ratio_of_sums(pairs: Sequence[tuple[float, float]]) -> float | None:
     below = math.fsum(b for _, b in pairs)
     return math.fsum(a for a, _ in pairs) / below if below else None
 
 
 def _difference(claim: Claim, first: Scores | None, second: Scores | None, seed: int) -> Claim:
-    """Paired, over the questions that both answered."""
+    """The paired difference over the questions that both sides answered."""
     both = sorted((first or {}).keys() & (second or {}).keys())
     if first is None or second is None or not both:
         return claim
@@ -362,23 +367,23 @@ class Claim(msgspec.Struct, frozen=True):
     value: float | None = None
     interval: tuple[float, float] | None = None
     n: int = 0
-    """Questions it was measured on."""
+    """The number of questions it was measured on."""
     must: float | None = None
     goal: float | None = None
     at_most: bool = False
     """Whether must and goal are upper bounds."""
     within: bool = False
-    """Whether must and goal bound the distance from nothing, either way."""
+    """Whether must and goal bound the distance from 0 in both directions."""
     certain: bool = False
-    """Whether the interval, and not the figure alone, must lie beyond, and p be below 0.05."""
+    """Whether the interval, and not the figure alone, must lie beyond the bound, and p be below 0.05."""
     spread: tuple[float, float] | None = None
-    """Over training seeds: the least and the most."""
+    """The least and the largest value over training seeds."""
     seeds: int = 1
-    """Training seeds that the figure is the mean of."""
+    """The number of training seeds that the figure is the mean of."""
     p: float | None = None
-    """Of a paired difference, as reports have it; over training seeds the largest."""
+    """The p of a paired difference, computed as in reports; over several training seeds, the largest."""
     note: str = ""
-    """What the figure cannot be read without: where it comes from, or what it falls short of."""
+    """A caveat of the figure: its origin, or its shortcoming."""
 
     @property
     def verdict(self) -> Verdict:
@@ -398,7 +403,7 @@ class Claim(msgspec.Struct, frozen=True):
 
     @property
     def _significant(self) -> bool:
-        """As in reports. The interval alone would claim too much where few questions differ."""
+        """Whether p is below the bound of reports. The interval alone would claim too much if few questions differ."""
         return self.p is not None and self.p < P_BELOW
 
     def _reaches(self, value: float, bound: float) -> bool:
@@ -415,51 +420,51 @@ class Claim(msgspec.Struct, frozen=True):
         return value <= bound + slack if self.at_most else value >= bound - slack
 
 
-def over_seeds(tables: Sequence[Sequence[Claim]]) -> list[Claim]:
-    """One table of several training seeds: the mean with its spread; the interval covers all of theirs.
+def join_seeds(tables: Sequence[Sequence[Claim]]) -> list[Claim]:
+    """One table of several training seeds: the mean with its spread; the interval covers the intervals of all seeds.
 
-    What no seed has a case of is told of all their answers together. They answer the same questions, so that interval
-    takes for independent what is not quite.
+    If a share is 0 in every seed, its interval is computed over all seeds' answers together. The seeds answer the same
+    questions, so that interval treats answers as independent that are not quite independent.
     """
     names = [[claim.name for claim in table] for table in tables]
     if not tables or any(other != names[0] for other in names):
         raise ConfigError("tables of several seeds need the same lines in the same order")
-    return [_joined(lines) for lines in zip(*tables, strict=True)]
+    return [_join_lines(lines) for lines in zip(*tables, strict=True)]
 
 
 def as_table(table: Sequence[Claim]) -> str:
-    """The lines as Markdown. One that fewer training seeds were measured for than others says so."""
+    """The claims as a Markdown table. A claim with fewer training seeds than others names their number."""
     most = max((claim.seeds for claim in table), default=1)
     lines = ["| | figure | 95% | n | must | goal | |", "|---|---|---|---|---|---|---|"]
     for claim in table:
-        figure = "–" if claim.value is None else _figure(claim, claim.value)
+        figure = "–" if claim.value is None else _format_figure(claim, claim.value)
         if claim.spread is not None and claim.value is not None:
-            figure += f" ({_said(claim.spread[0], claim.unit)} to {_said(claim.spread[1], claim.unit)})"
+            figure += f" ({_format_value(claim.spread[0], claim.unit)} to {_format_value(claim.spread[1], claim.unit)})"
         if claim.value is not None and claim.seeds < most:
             figure += f" ({claim.seeds} seed{'s' if claim.seeds > 1 else ''})"
-        interval = "–" if claim.interval is None else " to ".join(_said(x, claim.unit) for x in claim.interval)
+        interval = "–" if claim.interval is None else " to ".join(_format_value(x, claim.unit) for x in claim.interval)
         if claim.certain and claim.p is not None:
             interval += f", p {claim.p:.2g}"
-        bounds = [_bound(claim, bound) for bound in (claim.must, claim.goal)]
+        bounds = [_format_bound(claim, bound) for bound in (claim.must, claim.goal)]
         n = f"{claim.n:,}" if claim.n else "–"
         name = f"{claim.name} ({claim.note})" if claim.note else claim.name
         lines.append(f"| {name} | {figure} | {interval} | {n} | {bounds[0]} | {bounds[1]} | {claim.verdict} |")
     return "\n".join(lines) + "\n"
 
 
-def _figure(claim: Claim, value: float) -> str:
-    """As all of them are written; a miss that would look like its bound, more exactly."""
-    said = _said(value, claim.unit)
-    close = claim.verdict == "MISSED" and claim.must is not None and said == _said(claim.must, claim.unit)
+def _format_figure(claim: Claim, value: float) -> str:
+    """A figure in the usual form; a miss that would look like its bound gets one more digit."""
+    said = _format_value(value, claim.unit)
+    close = claim.verdict == "MISSED" and claim.must is not None and said == _format_value(claim.must, claim.unit)
     return f"{value * 100:.2f}%" if close and claim.unit == "share" else said
 
 
 def missed(table: Iterable[Claim]) -> list[str]:
-    """Names of the lines that are not what they must be."""
+    """The names of the claims that miss their bound."""
     return [claim.name for claim in table if claim.verdict == "MISSED"]
 
 
-def _joined(lines: Sequence[Claim]) -> Claim:
+def _join_lines(lines: Sequence[Claim]) -> Claim:
     measured = [line for line in lines if line.value is not None]
     values = [line.value for line in measured if line.value is not None]
     if not values:
@@ -485,7 +490,7 @@ def _joined(lines: Sequence[Claim]) -> Claim:
 
 
 def _notes(lines: Sequence[Claim]) -> list[str]:
-    """What is noted of those that were measured; what is not true of all of them says of which training seeds it is."""
+    """The notes of the measured lines; a note that not all of them share names its training seeds."""
     measured = {seed: line.note for seed, line in enumerate(lines, 1) if line.value is not None}
     found = []
     for note in dict.fromkeys(note for note in measured.values() if note):
@@ -494,7 +499,7 @@ def _notes(lines: Sequence[Claim]) -> list[str]:
     return found
 
 
-def _said(value: float, unit: Unit) -> str:
+def _format_value(value: float, unit: Unit) -> str:
     match unit:
         case "share":
             return f"{value * 100:.1f}%"
@@ -506,8 +511,8 @@ def _said(value: float, unit: Unit) -> str:
             return f"{value:.2f} s"
 
 
-def _bound(claim: Claim, bound: float | None) -> str:
+def _format_bound(claim: Claim, bound: float | None) -> str:
     if bound is None:
         return ""
     sign = "within" if claim.within else ">" if claim.certain else "≤" if claim.at_most else "≥"
-    return f"{sign} {_said(bound, claim.unit)}"
+    return f"{sign} {_format_value(bound, claim.unit)}"

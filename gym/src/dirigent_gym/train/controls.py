@@ -1,13 +1,13 @@
-"""Rows that could prove us wrong, and what is measured on them.
+"""Control rows, which could disprove the conductor's claims, and the measurements on them.
 
-    swapped    two workers exchange what their cards say, names and ids stay: does the routing follow the card?
+    swapped    two workers exchange the texts of their cards, names and ids stay: does the routing follow the card?
     reworded   the same questions and pools, every card in words that training never shows
     aliased    the same again, every worker under a name that says nothing: is there routing beyond names?
     novel      questions that need the skill and the worker that RL never met
 
-Each is an ordinary row: a policy writes plans for it and `reward.score` carries them out. What the plans show is pure
+Each is an ordinary row: a policy writes plans for it and `reward.score` carries them out. The measurements are pure
 arithmetic over rows and scored rollouts, each figure a share with its 95% interval. The figures of a training step are
-in `metrics.py`; the table that these end up in, with what each must be, in `claims.py`.
+in `metrics.py`; the table of claims, with the bound of each, is in `claims.py`.
 """
 
 from __future__ import annotations
@@ -26,20 +26,19 @@ from dirigent.limits import Limits
 from dirigent.messages import conversation
 from dirigent.plan.plan import Plan
 from dirigent.plan.prompt import trained_planner_messages
-from dirigent.tasks.task import Task
 from dirigent.workers.worker import WorkerInfo
 from dirigent_gym.questions.compare import compare
 from dirigent_gym.questions.pools import renamed
 from dirigent_gym.questions.recognition import recognise
 from dirigent_gym.questions.skills import OPERATIONS
-from dirigent_gym.questions.specialists import ROSTER, Specialist, able, find_specialist
+from dirigent_gym.questions.specialists import ROSTER, able, find_specialist
 from dirigent_gym.questions.split import generate
 from dirigent_gym.train.dataset import DEFAULT_ROWS, Row, RowSettings, make_row
 from dirigent_gym.train.reward import Scored
 
 
 class Share(msgspec.Struct, frozen=True):
-    """How many of how many, with the 95% interval (Wilson's)."""
+    """A share, its 95% interval (Wilson's) and the number of cases."""
 
     value: float
     interval: tuple[float, float]
@@ -47,7 +46,7 @@ class Share(msgspec.Struct, frozen=True):
 
 
 def share(truths: Iterable[float]) -> Share | None:
-    """Of truths, or of numbers between 0 and 1; None where there is nothing to measure on."""
+    """The share of truths, or of numbers between 0 and 1; None if there are no cases."""
     counted = [float(truth) for truth in truths]
     if not counted:
         return None
@@ -56,23 +55,28 @@ def share(truths: Iterable[float]) -> Share | None:
 
 
 class Swapped(msgspec.Struct, frozen=True):
-    """A row in which two workers exchanged what their cards say."""
+    """A row in which two workers exchanged the texts of their cards."""
 
     row: Row
     first: str
     """A worker that the question needs."""
     second: str
-    """One that it does not need, or for something else."""
+    """A worker that the question does not need, or needs for something else."""
 
 
 def swapped_rows(rows: Sequence[Row], *, seed: int, max_steps: int = 5) -> list[Swapped]:
-    """The rows where two plain specialists can be told apart by their cards alone; the others are left out."""
+    """The rows with two plain specialists that only their cards tell apart, with those cards swapped."""
     found: list[Swapped] = []
     for row in rows:
         rng = random.Random(f"swap {seed} {row.id}")
         pair = _pair_to_swap(row, rng)
-        if pair is not None:
-            found.append(Swapped(_with_infos(row, _exchanged(row.infos, *pair), "swapped", max_steps=max_steps), *pair))
+        if pair is None:
+            continue
+        first, second = pair
+        about = {info.name: info.about for info in row.infos}
+        about |= {first: about[second], second: about[first]}
+        infos = tuple(msgspec.structs.replace(info, about=about[info.name]) for info in row.infos)
+        found.append(Swapped(_with_infos(row, infos, "swapped", max_steps=max_steps), first, second))
     return found
 
 
@@ -99,7 +103,7 @@ def aliased_rows(rows: Sequence[Row], *, seed: int, max_steps: int = 5) -> list[
 
 
 def novel_rows(n: int, *, seed: int, settings: RowSettings = DEFAULT_ROWS) -> list[Row]:
-    """Rows of the split `novel`, over pools that may hold the worker RL never met."""
+    """Rows of the split `novel`, over pools that may hold the worker that RL never met."""
     rng = random.Random(f"novel rows {seed}")
     return [
         make_row(task, rng, size=rng.randint(*settings.large_pool), max_steps=settings.max_steps, roster=ROSTER)
@@ -108,27 +112,29 @@ def novel_rows(n: int, *, seed: int, settings: RowSettings = DEFAULT_ROWS) -> li
 
 
 class Followed(msgspec.Struct, frozen=True):
-    """What the routing of swapped rows went by, as shares of the questions that can tell."""
+    """The shares of swapped questions whose routing followed the card, the name, or neither."""
 
     card: Share | None
     name: Share | None
-    """By the worker's name, against its card."""
+    """The routing followed the worker's name against its card."""
     other: Share | None
-    """By neither: a third worker, or now one and now the other."""
+    """The routing followed neither: a third worker, or both in turn."""
     undecided: int
-    """Questions whose plan has no recognisable step for either worker."""
+    """The number of questions whose plan has no recognisable step for either worker."""
 
 
 def followed(swapped: Sequence[Swapped], scored: Sequence[Scored]) -> Followed:
-    """Whether steps go to the worker whose card now says so. One greedy rollout a row, right or wrong."""
-    verdicts = [_went_by(one, score.plan) for one, score in zip(swapped, scored, strict=True) if not score.dropped]
+    """Whether steps go to the worker whose card now names the skill. One greedy rollout a row, right or wrong."""
+    verdicts = [
+        _routing_basis(one, score.plan) for one, score in zip(swapped, scored, strict=True) if not score.dropped
+    ]
     decided = [verdict for verdict in verdicts if verdict != "undecided"]
     by = {name: share(verdict == name for verdict in decided) for name in ("card", "name", "other")}
     return Followed(by["card"], by["name"], by["other"], len(verdicts) - len(decided))
 
 
 class PlanShares(msgspec.Struct, frozen=True):
-    """How often a plan is right in each respect. Routing and access count only in a right decomposition."""
+    """How often plans are right in each respect. Routing and access count only in a right decomposition."""
 
     decomposition: Share | None
     routing: Share | None
@@ -137,16 +143,16 @@ class PlanShares(msgspec.Struct, frozen=True):
 
 
 def plan_shares(rows: Sequence[Row], scored: Sequence[Scored]) -> PlanShares:
-    """Over rollouts, greedy or sampled; a row stands once for each of its rollouts.
+    """The shares over rollouts, greedy or sampled; a row appears once for each of its rollouts.
 
-    Rollouts of one row are not independent, so a row counts once, with the mean of its rollouts.
+    Rollouts of one row are not independent, so each row counts once, with the mean of its rollouts.
     """
     groups = _marks_by_row(rows, scored)
     return PlanShares(*(share(_mean(marks[i] for marks in group) for group in groups) for i in range(4)))
 
 
 def valid_share(rows: Sequence[Row], scored: Sequence[Scored]) -> Share | None:
-    """How many of the plans are plans. Here too a row counts once, with the mean of its rollouts."""
+    """The share of valid plans. Here too each row counts once, with the mean of its rollouts."""
     groups: dict[str, list[bool]] = defaultdict(list)
     for row, one in zip(rows, scored, strict=True):
         if not one.dropped:
@@ -155,9 +161,9 @@ def valid_share(rows: Sequence[Row], scored: Sequence[Scored]) -> Share | None:
 
 
 def plan_pass_at(rows: Sequence[Row], scored: Sequence[Scored], *, k: int = 16) -> PlanShares:
-    """How often at least one of `k` sampled plans is right: what there was to find, had somebody known which.
+    """How often at least one of `k` sampled plans is right: the best that a perfect choice among them could reach.
 
-    A row of which a fault left fewer is no evidence.
+    A row that faults left with fewer than `k` plans does not count.
     """
     short = min(Counter(row.id for row in rows).values(), default=k)
     if short < k:
@@ -168,12 +174,12 @@ def plan_pass_at(rows: Sequence[Row], scored: Sequence[Scored], *, k: int = 16) 
 
 
 def pass_at(n: int, right: int, k: int) -> float:
-    """Chance that `k` of `n` rollouts, `right` of them right, hold a right one (Chen et al. 2021, eq. 1)."""
+    """The chance that `k` of `n` rollouts hold a right one, if `right` of the `n` are (Chen et al. 2021, eq. 1)."""
     return 1.0 - math.comb(n - right, k) / math.comb(n, k)
 
 
 def pairs_right(rows: Sequence[Row], scored: Sequence[Scored]) -> dict[str, Share]:
-    """Minimal pairs, by kind: share of the pairs of which both questions are answered rightly."""
+    """The share of minimal pairs, by kind, of which both questions are answered rightly."""
     pairs: dict[tuple[str, str], list[bool]] = defaultdict(list)
     for row, one in zip(rows, scored, strict=True):
         if (pair := row.task.tags.get("pair")) and not one.dropped:
@@ -186,8 +192,8 @@ def pairs_right(rows: Sequence[Row], scored: Sequence[Scored]) -> dict[str, Shar
 
 
 def unevenness(rows: Sequence[Row], scored: Sequence[Scored]) -> float:
-    """How far the most favoured (or shunned) worker's share is from an even choice out of the same pools; a place in
-    the pool counts like a worker. Of sampled plans: the likeliest of nearly equal choices says nothing."""
+    """The largest distance of a worker's share of the steps from an even choice out of the same pools; a position in
+    the pool counts like a worker. For sampled plans: the likeliest of nearly equal choices would show nothing."""
     chosen: Counter[str | int] = Counter()
     even: defaultdict[str | int, float] = defaultdict(float)
     total = 0
@@ -202,10 +208,12 @@ def unevenness(rows: Sequence[Row], scored: Sequence[Scored]) -> float:
 
 
 def _pair_to_swap(row: Row, rng: random.Random) -> tuple[str, str] | None:
-    """A plain specialist that the question needs and another one, neither with a twin in the pool."""
+    """A plain specialist that the question needs and another one. Neither shares a skill with a third in the pool."""
     pool = [find_specialist(name) for name in row.names]
-    plain = [s for s in pool if _plain(s) and sum(bool(set(s.skills) & set(other.skills)) for other in pool) == 1]
-    needed = [s for s in plain if _needs(row.task, s)]
+    plain = [s for s in pool if s.role == "solver" and not s.noise and s.small_only is None]
+    plain = [s for s in plain if sum(bool(set(s.skills) & set(other.skills)) for other in pool) == 1]
+    steps = row.task.sketch.steps if row.task.sketch is not None else ()
+    needed = [s for s in plain if any(able(s, step) for step in steps)]
     if not needed:
         return None
     first = rng.choice(needed)
@@ -213,31 +221,17 @@ def _pair_to_swap(row: Row, rng: random.Random) -> tuple[str, str] | None:
     return (first.name, rng.choice(others).name) if others else None
 
 
-def _plain(specialist: Specialist) -> bool:
-    return specialist.role == "solver" and not specialist.noise and specialist.small_only is None
-
-
-def _needs(task: Task, specialist: Specialist) -> bool:
-    return task.sketch is not None and any(able(specialist, step) for step in task.sketch.steps)
-
-
-def _exchanged(infos: Sequence[WorkerInfo], first: str, second: str) -> tuple[WorkerInfo, ...]:
-    about = {info.name: info.about for info in infos}
-    said = {**about, first: about[second], second: about[first]}
-    return tuple(msgspec.structs.replace(info, about=said[info.name]) for info in infos)
-
-
 def _with_infos(row: Row, infos: tuple[WorkerInfo, ...], mark: str, *, max_steps: int) -> Row:
     messages = trained_planner_messages(conversation(row.task.question), infos, limits=Limits(max_steps=max_steps))
     return msgspec.structs.replace(row, id=f"{row.id}/{mark}", infos=infos, messages=messages)
 
 
-Went = Literal["card", "name", "other", "undecided"]
+Basis = Literal["card", "name", "other", "undecided"]
 
 
-def _went_by(swapped: Swapped, plan: Plan | None) -> Went:
-    """What every step of the two workers' skills went by; "other" where they do not agree."""
-    went: set[Went] = set()
+def _routing_basis(swapped: Swapped, plan: Plan | None) -> Basis:
+    """What the steps of the two workers' skills went by; "other" if they disagree."""
+    went: set[Basis] = set()
     skills = {name: set(find_specialist(name).skills) for name in (swapped.first, swapped.second)}
     card_of = {swapped.first: swapped.second, swapped.second: swapped.first}
     for step in plan.steps if plan is not None else ():

@@ -1,11 +1,11 @@
-"""Rows to train on: a gym question, the pool offered for it, and the prompt a conductor reads.
+"""Rows to train on: a gym question, the pool offered for it, and the prompt that a conductor reads.
 
-A `RowSource` draws them. What it draws follows what the policy can do: shallow questions over small pools first,
-depth 3 once depth 2 is mostly right, large pools last; and within that, kinds the policy gets right about half of the
-time, since a group that is all right or all wrong teaches nothing. A floor keeps every kind in the mix.
+A `RowSource` draws them by the policy's accuracy: shallow questions over small pools first, depth 3 when depth 2 is
+mostly right, large pools last. Within a stage it prefers kinds that the policy answers rightly about half of the time,
+because a group that is all right or all wrong teaches nothing. A floor keeps every kind in the mix.
 
-A draw depends on the seed, on how many draws came before and on the running estimates, which are all in `state`: a run
-that is resumed from it draws the same rows again. Knows nothing of models, rewards or optimisers.
+A draw depends on the seed, on the number of earlier draws and on the running estimates. All three are in `state`: a run
+that is resumed from it draws the same rows again. The module knows nothing of models, rewards or optimisers.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from dirigent_gym.questions.specialists import RL_ROSTER, Specialist
 from dirigent_gym.questions.split import Split, generate
 
 Names = Literal["own", "none", "another's"]
-"""What workers are called in a row: their own names, names that say nothing, or one another's."""
+"""The names of workers in a row: their own names, names that say nothing, or one another's."""
 
 
 class Row(msgspec.Struct, frozen=True):
     """One prompt: a question with the pool as it is offered this time."""
 
     id: str
-    """The same for the rollouts of one group, different for every other row."""
+    """The same for all rollouts of one group, different for every other row."""
     task: Task
     infos: tuple[WorkerInfo, ...]
-    """The cards as shown, in the order of their ids."""
+    """The cards as the prompt shows them, in the order of their ids."""
     names: tuple[str, ...]
-    """Who is behind each card; the name on it may be another."""
+    """The worker behind each card; the card may show another name."""
     messages: tuple[Message, ...]
     kind: str
-    """Shape and skills: what the running estimates are kept by."""
+    """Shape and skills: the running estimates are kept by kind."""
 
     @property
     def shown(self) -> tuple[str, ...]:
         """The names on the cards."""
         return tuple(info.name for info in self.infos)
 
-    def as_meant(self, plan: Plan) -> Plan:
-        """A plan in the names on the cards, in those of the workers behind them."""
+    def with_worker_names(self, plan: Plan) -> Plan:
+        """The plan with the names of the workers in place of the names on the cards."""
         return _renamed(plan, dict(zip(self.shown, self.names, strict=True)))
 
-    def as_shown(self, plan: Plan) -> Plan:
-        """The other way about."""
+    def with_shown_names(self, plan: Plan) -> Plan:
+        """The plan with the names on the cards in place of the names of the workers."""
         return _renamed(plan, dict(zip(self.names, self.shown, strict=True)))
 
 
@@ -65,42 +65,43 @@ def _renamed(plan: Plan, name_of: Mapping[str, str]) -> Plan:
 
 
 LAST_STAGE = 2
-"""Every depth that is trained, over pools of every size. Stage 0 has depths 1 and 2, stage 1 depth 3 as well."""
+"""The stage with every depth that is trained, over pools of every size. Stage 0 has depths 1 and 2, stage 1 adds 3."""
 
 CANDIDATES = 4
 """Questions drawn for each one kept."""
 
 MEMORY = 0.97
-"""What a kind's earlier results still count after one more group of it."""
+"""The factor by which a kind's earlier results fade with each new group of that kind."""
 
 PRIOR_GROUPS = 2.0
-"""How many groups of its own a kind needs before they outweigh what its depth suggests."""
+"""The number of groups that a kind needs before they outweigh the estimate of its depth."""
 
 
 class RowSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     small_pool: tuple[int, int] = (2, 4)
-    """Fewest and most workers offered at first; a question that needs more gets more."""
+    """The fewest and the most workers offered at first; a question that needs more gets more."""
     large_pool: tuple[int, int] = (3, 10)
     next_stage_at: float = 0.6
-    """Accuracy on depth 2 that opens depth 3, and on depth 3 that opens large pools."""
+    """The accuracy on depth 2 that opens depth 3, and on depth 3 that opens large pools."""
     rename: float = 0.25
-    """Share of rows that show workers under names that say nothing, so that their cards must be read: a policy that
-    meets none goes by names alone, and one that meets little else finds nothing to begin with. Training only: what is
-    measured has the workers' own names."""
+    """Share of rows that show workers under names that say nothing, so that the policy must read their cards. A policy
+    that meets no such row goes by names alone; a policy that meets few other rows has nothing to begin with. Used in
+    training only: measured rows have the workers' own names."""
     misname: float = 0.05
-    """Share of rows that show every worker under the name of another one of the pool."""
+    """Share of rows that show every worker under the name of another worker of the pool."""
     later_rename: float | None = None
-    """The same from the second stage on, when there is routing to begin with; as at first where it is not said."""
+    """The value of `rename` from the second stage on, when the policy routes already; None: no change."""
     later_misname: float | None = None
+    """The same for `misname`."""
     everyday: float = 0.0
     """Share of questions in everyday words (`dirigent_gym/questions/everyday.py`), in lessons and in RL."""
     depth_weights: dict[str, float] = msgspec.field(default_factory=lambda: {"1": 0.4})
-    """How much likelier than in the gym's own mix questions of a depth are drawn: `{1 = 0.3}`. At first, one step pays
-    far more often than two; asked as often, questions of one step teach a policy to write one step everywhere."""
+    """How much likelier questions of a depth are drawn than in the gym's own mix: `{1 = 0.3}`. At first, one step pays
+    far more often than two; with the gym's mix, questions of one step teach a policy to write one step everywhere."""
     later_depth_weights: dict[str, float] | None = None
-    """The same in the last stage, when several steps are learned; as at first where it is not said."""
+    """The weights in the last stage, when several steps are learned; None: no change."""
     kind_floor: float = 0.4
-    """Weight of a kind that is always right or always wrong; one that is right half of the time has 1."""
+    """The weight of a kind that is always right or always wrong; a kind that is right half of the time has 1."""
     max_steps: int = 5
 
     def __post_init__(self) -> None:
@@ -127,7 +128,7 @@ class RowSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return weights.get(str(depth), 1.0)
 
     def names_at(self, stage: int) -> tuple[float, float]:
-        """Shares of rows under names that say nothing, and under one another's."""
+        """The shares of rows with names that say nothing, and of rows with one another's names."""
         if stage == 0:
             return self.rename, self.misname
         rename = self.rename if self.later_rename is None else self.later_rename
@@ -148,7 +149,7 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 class RowState(msgspec.Struct, frozen=True):
-    """Everything a source remembers. Kept in checkpoints."""
+    """The state of a source. Checkpoints hold it."""
 
     draws: int = 0
     stage: int = 0
@@ -157,7 +158,7 @@ class RowState(msgspec.Struct, frozen=True):
 
 
 class Outcome(Protocol):
-    """What the source reads of a scored rollout."""
+    """The part of a scored rollout that the source reads."""
 
     @property
     def dropped(self) -> bool: ...
@@ -167,7 +168,7 @@ class Outcome(Protocol):
 
 
 class RowSource:
-    """Draws training rows, and learns from their scores what to draw next."""
+    """Draws training rows. Their scores decide which kinds it draws next."""
 
     def __init__(
         self,
@@ -183,7 +184,7 @@ class RowSource:
         self._roster = tuple(roster)
 
     def draw(self, n: int) -> list[Row]:
-        """`n` new rows of the present stage, kinds weighted by how much they can teach."""
+        """`n` new rows of the present stage; kinds that can teach more are likelier."""
         state, settings = self.state, self.settings
         self.state = msgspec.structs.replace(state, draws=state.draws + 1)
         rng = random.Random(f"rows {self.seed} {state.draws}")
@@ -206,7 +207,7 @@ class RowSource:
         ]
 
     def update(self, rows: Sequence[Row], scored: Sequence[Outcome]) -> None:
-        """Take note of scored rollouts, a row given once for each of its rollouts, and pass on to the next stage."""
+        """Add scored rollouts to the estimates, a row once for each of its rollouts, and open the next stage if due."""
         groups: dict[str, list[bool]] = {}
         row_of = {row.id: row for row in rows}
         for row, outcome in zip(rows, scored, strict=True):
@@ -218,15 +219,15 @@ class RowSource:
             kinds[row.kind] = _remember(kinds.get(row.kind), share)
             depths[row.task.depth] = _remember(depths.get(row.task.depth), share)
         self.state = msgspec.structs.replace(self.state, kinds=kinds, depths=depths)
-        # Some 30 groups count: about as many as one draw has of a depth. A lucky one opens a stage early.
+        # About 30 groups count, as many as one draw has of a depth. A lucky draw opens a stage early.
         self._pass_on({depth: e.right / e.seen for depth, e in depths.items() if e.seen >= LEAST_GROUPS})
 
     def note_dev(self, accuracy_by_depth: Mapping[int, float]) -> None:
-        """Accuracy measured on the development split counts like that of training for the next stage."""
+        """Open the next stage if the accuracy measured on the development split is high enough."""
         self._pass_on(accuracy_by_depth)
 
     def estimate(self, kind: str, depth: int) -> float:
-        """How often the policy is thought to be right on a kind: its own results, filled up by its depth's."""
+        """The estimated accuracy of the policy on a kind: its own results, filled up with those of its depth."""
         by_depth = self.state.depths.get(depth, Estimate()).share(0.5, 1.0)
         return self.state.kinds.get(kind, Estimate()).share(by_depth, PRIOR_GROUPS)
 
@@ -247,11 +248,11 @@ class RowSource:
 
 
 LEAST_GROUPS = 20.0
-"""Groups of a depth, old ones faded, before its accuracy is trusted."""
+"""The number of groups of a depth, faded, that its accuracy needs before it counts."""
 
 
 def next_stage(stage: int, accuracy_by_depth: Mapping[int, float], *, at: float) -> int:
-    """The stage to train in now. It never goes back, and each is opened by the deepest questions of the one before."""
+    """The present stage. It never falls; the deepest questions of a stage open the next one."""
     deepest = {0: 2, 1: 3}
     if stage in deepest and accuracy_by_depth.get(deepest[stage], 0.0) >= at:
         return stage + 1
@@ -259,12 +260,12 @@ def next_stage(stage: int, accuracy_by_depth: Mapping[int, float], *, at: float)
 
 
 def kind_weight(share_right: float, *, floor: float) -> float:
-    """How much a kind is worth asking: 1 where it is right half of the time, the floor where always or never."""
+    """How much a kind can teach: 1 if it is right half of the time, `floor` if it is always or never right."""
     return floor + (1.0 - floor) * 4.0 * share_right * (1.0 - share_right)
 
 
 def kind_of(task: Task) -> str:
-    """Shape and skills. Operations would be too many kinds to learn anything about each."""
+    """Shape and skills. Operations would make too many kinds to learn anything about each."""
     return f"{task.tags.get('shape', '')} {task.tags.get('skills', '')}".strip() or task.kind
 
 
@@ -278,7 +279,7 @@ def make_row(
     roster: Sequence[Specialist] = RL_ROSTER,
     names: Names = "own",
 ) -> Row:
-    """A question with a pool drawn for it, as a conductor is shown it."""
+    """A question with a pool drawn for it, and the prompt that shows both to a conductor."""
     own = infos = cards_for(draw_pool(task, rng, size=size, roster=roster), rng, wording=wording)
     if names != "own":
         infos = renamed(own, rng) if names == "none" else misnamed(own, rng)
@@ -309,7 +310,7 @@ def _remember(estimate: Estimate | None, share_right: float) -> Estimate:
 
 
 def _weighted_sample(rng: random.Random, tasks: Sequence[Task], weights: Sequence[float], n: int) -> list[Task]:
-    """`n` different tasks, the heavier the likelier: each gets a random key that its weight pulls up."""
+    """`n` different tasks; a heavier task is likelier, because its weight raises its random key."""
     keys = [math.log(1.0 - rng.random()) / weight for weight in weights]
     order = sorted(range(len(tasks)), key=keys.__getitem__, reverse=True)
     return [tasks[i] for i in order[:n]]

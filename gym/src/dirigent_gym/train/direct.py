@@ -1,7 +1,7 @@
 """A control: one adapter fitted end to end from question to answer, with no plan, no workers and no reward.
 
-It has the conductor's rank and sees as many questions of the same training split. If it answers the held-out
-questions as well as a conductor with its workers, conducting was not needed; the table says so either way.
+It has the conductor's rank and sees as many questions of the same training split. If it answers the held-out questions
+as well as a conductor with its workers, a conductor was not needed. The table shows the figure in both cases.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class DirectResult(msgspec.Struct, frozen=True):
     accuracy: dict[str, float]
     """By split, and for the test by depth: `test_depth_2`."""
     questions: int
-    """Asked in training, a question counted as often as it was seen."""
+    """The questions asked in training; a question counts each time it is asked."""
     seconds: float = 0.0
 
     @property
@@ -50,7 +50,7 @@ class DirectResult(msgspec.Struct, frozen=True):
 
 
 def train_direct(recipe: DirectRecipe, *, out: Path, quiet: bool = False) -> DirectResult:
-    """Fit, measure on held-out questions, export. Short enough that a run that is cut begins again."""
+    """Fit, measure on held-out questions, export. The run is so short that a run that was cut begins again."""
     began = time.monotonic()
     lessons = lessons_for(recipe)
     base = open_base(recipe.base, lambda: lessons, out, seed=recipe.seed)
@@ -74,7 +74,7 @@ def train_direct(recipe: DirectRecipe, *, out: Path, quiet: bool = False) -> Dir
 
 
 def lessons_for(recipe: DirectRecipe) -> list[Lesson]:
-    """Questions of the training split and their bare answers; no test text among them."""
+    """Questions of the training split with their bare answers. Raises an error if a test text is among them."""
     tasks = generate("train", recipe.n, seed=recipe.seed)
     for tests in (held_out(), HeldOut(task.question for task in measured_on("test", recipe))):
         tests.check(task.question for task in tasks)
@@ -90,7 +90,7 @@ def asked(task: Task) -> tuple[Message, ...]:
 
 
 def measure_direct(base: Base, adapter: Adapter, split: Split, *, recipe: DirectRecipe) -> dict[str, float]:
-    """Accuracy on a split, greedy, and at each depth of the test."""
+    """The accuracy of greedy answers on a split, and for the test also at each depth."""
     tasks = measured_on(split, recipe)
     replies = replies_to(base, adapter, [asked(task) for task in tasks], max_tokens=ANSWER_TOKENS)
     right = [grade(task, reply).correct for task, reply in zip(tasks, replies, strict=True)]

@@ -1,6 +1,6 @@
-"""How a run ends before its last step: an interrupt, no memory, a full disk. Each is said plainly, with what to do.
+"""Faults that end a run before its last step: an interrupt, no memory, a full disk. Each message names the remedy.
 
-A checkpoint is written beside the old one and put in its place, so a run resumes from the last whole one.
+A checkpoint is written beside the old one and then replaces it, so a run always resumes from a whole checkpoint.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import msgspec
 
 from dirigent.errors import DirigentError
 
-INTERRUPTED = b"\ninterrupted: ends after the present step, a warm start first; once more to end now\n"
+INTERRUPTED = b"\ninterrupted: the run ends after the present step (or its warm start); interrupt again to end now\n"
 FULL = (errno.ENOSPC, errno.EDQUOT)
 SIGNS = ("No space left on device", "Disk quota exceeded", "iostream error", "PytorchStreamWriter failed")
-"""What safetensors and torch say of a full disk: they pass no error number on."""
+"""Parts of the messages of safetensors and torch about a full disk: they pass on no error number."""
 
 
 class OutOfMemory(DirigentError):
@@ -31,27 +31,27 @@ class DiskFull(DirigentError):
 
 
 class Stop(msgspec.Struct):
-    """Why a run is to end before its last step. Once it is set, the run ends after the present step."""
+    """The reason to end the run before its last step. The run ends after the step in which it was set."""
 
     reason: str = ""
 
 
 @contextmanager
-def ends_gently(stop: Stop, *, aloud: bool) -> Iterator[None]:
+def stop_on_signal(stop: Stop, *, aloud: bool) -> Iterator[None]:
     """The first interrupt ends the run after the present step, with a checkpoint; the second ends it at once."""
 
     def ask(number: int, _: Any) -> None:
         stop.reason = "stopped: interrupted. Checkpoint kept. Go on with --resume"
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else before[number])
         if aloud:
-            os.write(2, INTERRUPTED)  # not by the stream: it may be in the middle of a line
+            os.write(2, INTERRUPTED)  # not through the stream, which may be in the middle of a line
 
     numbers = (signal.SIGINT, signal.SIGTERM)
     before: dict[int, Any] = {}
     try:
         for number in numbers:
             before[number] = signal.signal(number, ask)
-    except ValueError:  # not in the main thread, which gets the signals
+    except ValueError:  # only the main thread gets signals, and this is another
         before.clear()
     try:
         yield
@@ -62,20 +62,20 @@ def ends_gently(stop: Stop, *, aloud: bool) -> Iterator[None]:
 
 @contextmanager
 def within_memory(doing: str, *, advice: str) -> Iterator[None]:
-    """Turns torch's error for missing memory into one that names what was being done and the setting to change."""
+    """Turns torch's error for missing memory into an error that names the activity and the setting to change."""
     import torch
 
     try:
         yield
     except torch.OutOfMemoryError as error:
         _, found, rest = str(error).partition("Tried to allocate ")
-        amount = f" ({' '.join(rest.split()[:2]).rstrip('.')} more were wanted)" if found else ""
+        amount = f" ({' '.join(rest.split()[:2]).rstrip('.')} more were needed)" if found else ""
         raise OutOfMemory(f"out of memory {doing}{amount}: {advice}") from error
 
 
 @contextmanager
 def within_disk() -> Iterator[None]:
-    """Turns the errors of a full disk into one that says so."""
+    """Turns the errors of a full disk into a DiskFull error."""
     try:
         yield
     except Exception as error:
@@ -85,7 +85,7 @@ def within_disk() -> Iterator[None]:
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether this error, or one that caused it, is that of a full disk."""
+    """Whether this error, or an error that caused it, comes from a full disk."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in FULL:
             return True

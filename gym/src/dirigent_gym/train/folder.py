@@ -1,14 +1,14 @@
-"""A run's folder: which run it holds, and what a resumed run may change.
+"""A run's folder: the run that it holds, and the settings that a resumed run may change.
 
 A folder belongs to one run and one process at a time. `recipe.json` is the recipe of the run. With `--resume` a recipe
-may differ where a change makes a run longer, slower or smaller in memory and leaves alone what it learns from.
+may differ in settings that make a run longer, slower or smaller in memory, but not in what the run learns from.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
@@ -22,9 +22,9 @@ from dirigent_gym.train.recipe import AnyRecipe, Recipe
 RECIPE_FILE = "recipe.json"
 RESULT_FILE = "result.json"
 WARM_START = "warm-start"
-"""The folder of a conductor's start."""
+"""The folder of a conductor's warm start."""
 SEAL = "whole.json"
-"""Written last into the warm start's folder: without it the start is made anew."""
+"""Written last into the warm start's folder. Without this file the warm start is made anew."""
 MAY_CHANGE = (
     "grpo.steps",
     "grpo.learning_rate",
@@ -33,22 +33,22 @@ MAY_CHANGE = (
     "eval.*",
     "workers.max_cost_usd",
 )
-"""Settings that `--resume` takes other values of: how long, how fast, in which portions, what is measured, and what it
-may cost."""
+"""Settings that may differ with `--resume`: the length, speed and portions of the run, its measurements, and its cost
+cap."""
 LABELS = ("name", "about")
-"""What a recipe is called makes no run another one."""
+"""Settings that only name a recipe; changing them does not make another run."""
 MOST_NAMED = 6
-"""Settings that a message names before it counts the others."""
+"""The number of settings that a message names before it counts the rest."""
 
 
 def default_folder(recipe: AnyRecipe, *, seed: int | None = None) -> Path:
-    """The folder of a run that names none: seeds other than the recipe's own have a folder each."""
+    """The folder of a run without `--out`. A seed other than the recipe's own has a folder of its own."""
     return Path("runs") / (recipe.name if seed is None else f"{recipe.name}-seed-{seed}")
 
 
 @contextmanager
-def held(out: Path) -> Iterator[None]:
-    """Inside, no other process may work in this folder: two would write over each other's checkpoints."""
+def locked(out: Path) -> Iterator[None]:
+    """Locks the folder: two processes in one folder would overwrite each other's checkpoints."""
     out.mkdir(parents=True, exist_ok=True)
     folder = os.open(out, os.O_RDONLY)
     try:
@@ -61,11 +61,13 @@ def held(out: Path) -> Iterator[None]:
 
 
 def claim(recipe: AnyRecipe, out: Path, *, resume: bool) -> None:
-    """Make the folder this run's. Refuses another recipe's run, and a run that `resume` was not asked for."""
+    """Make the folder this run's. Raises ConfigError if it holds another recipe's run, or a run and `resume` is off."""
     out.mkdir(parents=True, exist_ok=True)
     file = out / RECIPE_FILE
-    if file.exists() and not resume and _holds_work(recipe, out):
-        raise ConfigError(f"{out} holds a run already; --resume goes on with it, --out names another folder")
+    # A conductor's start that failed leaves only its recipe, often with the very fault that the user then mends.
+    holds_work = not isinstance(recipe, Recipe) or (out / WARM_START / SEAL).exists()
+    if file.exists() and not resume and holds_work:
+        raise ConfigError(f"{out} holds a run already; continue it with --resume or name another folder with --out")
     if file.exists() and resume:
         try:
             before = msgspec.json.decode(file.read_bytes(), type=type(recipe))
@@ -76,14 +78,14 @@ def claim(recipe: AnyRecipe, out: Path, *, resume: bool) -> None:
 
 
 def differences(before: AnyRecipe, now: AnyRecipe) -> dict[str, str]:
-    """Every setting that differs, labels apart, by its dotted name: `3e-4 -> 8e-4`."""
+    """Every setting that differs, except labels, by its dotted name: `3e-4 -> 8e-4`."""
     old, new = _flat(msgspec.to_builtins(before)), _flat(msgspec.to_builtins(now))
     pairs = {name: (old.get(name), new.get(name)) for name in (*new, *old) if name not in LABELS}
     return {name: f"{_shown(a)} -> {_shown(b)}" for name, (a, b) in pairs.items() if a != b}
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Write a file so that after a crash it holds all of this or what it held before."""
+    """Write a file so that a crash leaves either the new content or the old content, whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:
@@ -98,26 +100,22 @@ def write_durably(path: Path, data: bytes) -> None:
         os.close(descriptor)
 
 
-def _holds_work(recipe: AnyRecipe, out: Path) -> bool:
-    """Whether anything in the folder was made by its recipe. A start that failed leaves a recipe alone, often with the
-    very fault that a person then mends."""
-    return not isinstance(recipe, Recipe) or (out / WARM_START / SEAL).exists()
-
-
 def _refuse_changes(before: AnyRecipe, now: AnyRecipe, out: Path) -> None:
     allowed = MAY_CHANGE if isinstance(now, Recipe) else ()
     changed = differences(before, now).items()
     refused = [f"{name} {change}" for name, change in changed if not any(fnmatch(name, one) for one in allowed)]
     if refused:
-        takes = f"--resume takes other values of {', '.join(allowed)} only; " if allowed else ""
+        takes = f"--resume accepts changes to {', '.join(allowed)} only; " if allowed else ""
+        more = len(refused) - MOST_NAMED
+        named = ", ".join(refused[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
         raise ConfigError(
-            f"the recipe has changed since the run in {out} began: {_listed(refused)}; "
+            f"the recipe has changed since the run in {out} began: {named}; "
             f"{takes}change it back or name another folder with --out"
         )
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Tables within tables as one, with dotted names."""
+    """Nested tables as one table with dotted names."""
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):
@@ -135,8 +133,3 @@ def _shown(value: Any) -> str:
         return f"{value:.12g}"
     digits, exponent = f"{value:.11e}".split("e")
     return f"{float(digits):.12g}e{int(exponent)}"
-
-
-def _listed(things: Sequence[str]) -> str:
-    more = len(things) - MOST_NAMED
-    return ", ".join(things[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,9 +1,9 @@
-"""The warm start's lessons: conversations, and the plan that each should get. Drawn from a recipe, or kept in a folder.
+"""The warm start's lessons: conversations, each with the plan to imitate. Drawn from a recipe or read from a folder.
 
-Drawing tens of thousands of them takes a processor minutes in which a GPU would wait, so a run's folder may hold them
-ready (`dirigent train RECIPE --draw-lessons`). Kept lessons count only where they are what the recipe would draw now: a
-digest of its settings, of the generator's files and of some prompts and plans says so. Either way no test text may
-occur in them.
+Tens of thousands of lessons take a processor minutes, in which a GPU would wait, so a run's folder may hold them ready
+(`dirigent train RECIPE --draw-lessons`). Stored lessons are used only if the recipe would draw the same now: a digest
+of its settings, of the generator's files and of some prompts and plans decides that. Both ways, no test text may occur
+in the lessons.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import lzma
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -29,12 +30,12 @@ from dirigent_gym.train.recipe import Recipe
 from dirigent_gym.train.rows import skill_lesson, skill_row, skill_tasks
 
 SECRET = "gym"
-"""Marks around earlier results must be unguessable where users write; here they must be the same every time."""
+"""Marks around earlier results must be unguessable where users write; here they must be the same in every run."""
 
 FILE = "lessons.xz"
 GENERATOR = Path(dirigent_gym.questions.__file__).parent
-SHOWN = 50
-"""Lessons that stand for how all are put: second rounds are among so many."""
+DIGEST_LESSONS = 50
+"""Lessons in the digest, which stand for the form of all of them; some of so many have second rounds."""
 
 LESSONS: dict[str, Callable[..., list[Lesson]]] = {
     "warm_start": warm_start,
@@ -50,45 +51,45 @@ class Pair(msgspec.Struct, frozen=True):
     completion: str
 
 
-class Kept(msgspec.Struct, frozen=True):
-    """Lessons on the disk."""
+class StoredLessons(msgspec.Struct, frozen=True):
+    """Lessons as stored on the disk."""
 
     drawn_from: str
-    """Digest of everything that they depend on."""
+    """The digest of everything that the lessons depend on."""
     pairs: tuple[Pair, ...]
 
 
-def keep_lessons(recipe: Recipe, out: Path) -> Path:
-    """Draw the recipe's lessons into the run's folder."""
-    kept = Kept(_digest(recipe), tuple(draw_lessons(recipe, seed=recipe.seed)))
+def store_lessons(recipe: Recipe, out: Path) -> Path:
+    """Draw the recipe's lessons and store them in the run's folder."""
+    kept = StoredLessons(_digest(recipe), tuple(draw_lessons(recipe, seed=recipe.seed)))
     out.mkdir(parents=True, exist_ok=True)
     write_durably(out / FILE, lzma.compress(msgspec.msgpack.encode(kept), preset=1))
     return out / FILE
 
 
 def lessons_for(recipe: Recipe, out: Path) -> list[Pair]:
-    """The lessons that the run's folder keeps, or new ones where it keeps none."""
+    """The lessons in the run's folder, or newly drawn lessons if the folder has none."""
     file = out / FILE
     if not file.exists():
         return draw_lessons(recipe, seed=recipe.seed)
     try:
-        kept = msgspec.msgpack.decode(lzma.decompress(file.read_bytes()), type=Kept)
+        kept = msgspec.msgpack.decode(lzma.decompress(file.read_bytes()), type=StoredLessons)
     except (lzma.LZMAError, msgspec.DecodeError) as error:
-        raise ConfigError(f"{file} cannot be read as lessons: {error}; delete it to have them drawn anew") from None
+        raise ConfigError(f"{file} cannot be read as lessons: {error}; delete it to draw them anew") from None
     if kept.drawn_from != _digest(recipe):
         raise ConfigError(
-            f"the lessons in {file} are of another recipe, of another prompt or of another generator of questions; "
-            "delete the file to have them drawn anew"
+            f"the lessons in {file} were drawn for another recipe, another prompt or another generator of questions; "
+            "delete the file to draw them anew"
         )
     return _without_test_texts(list(kept.pairs))
 
 
 def draw_lessons(recipe: Recipe, *, seed: int) -> list[Pair]:
     """The lessons as conversations and the plans to imitate."""
-    return _without_test_texts(_drawn(recipe, seed=seed))
+    return _without_test_texts(_draw(recipe, seed=seed))
 
 
-def _drawn(recipe: Recipe, *, seed: int) -> list[Pair]:
+def _draw(recipe: Recipe, *, seed: int) -> list[Pair]:
     n, limits = recipe.warm_start.n, Limits(max_steps=recipe.rows.max_steps)
     if skills := recipe.tasks.skills:
         rng = random.Random(f"skill lessons {seed}")
@@ -98,13 +99,10 @@ def _drawn(recipe: Recipe, *, seed: int) -> list[Pair]:
             plan = skill_lesson(task, rng, names=row.names)
             pairs.append(Pair(row.messages, format_plan(plan, row.names, dialect="lines")))
         return pairs
-    return [_pair(lesson, limits=limits) for lesson in _lessons(recipe, n, seed=seed)]
-
-
-def _lessons(recipe: Recipe, n: int, *, seed: int) -> list[Lesson]:
     draw = LESSONS[recipe.warm_start.lessons]
-    # The language of plans alone is taught by questions that nobody in the gym can answer, in words of their own.
-    return draw(n, seed=seed) if draw is warm_start else draw(n, seed=seed, everyday=recipe.rows.everyday)
+    # Questions that no worker of the gym can answer, in words of their own, teach the language of plans alone.
+    lessons = draw(n, seed=seed) if draw is warm_start else draw(n, seed=seed, everyday=recipe.rows.everyday)
+    return [_pair(lesson, limits=limits) for lesson in lessons]
 
 
 def _pair(lesson: Lesson, *, limits: Limits) -> Pair:
@@ -117,23 +115,19 @@ def _pair(lesson: Lesson, *, limits: Limits) -> Pair:
 
 
 def _without_test_texts(pairs: list[Pair]) -> list[Pair]:
-    """The same, or an error that names the test text that is in them."""
-    held_out().check(text for pair in pairs for text in _texts(pair))
+    """Returns the same pairs, or raises an error that names a test text found in them."""
+    # The system's text is left out: it shows the cards, which all questions share.
+    asked = (message.text for pair in pairs for message in pair.messages if message.role != "system")
+    held_out().check(chain(asked, (pair.completion for pair in pairs)))
     return pairs
 
 
-def _texts(pair: Pair) -> Iterator[str]:
-    """All that is asked and answered; what the system says are cards, which every question shares."""
-    yield from (message.text for message in pair.messages if message.role != "system")
-    yield pair.completion
-
-
 def _digest(recipe: Recipe) -> str:
-    """Of the settings that lessons are drawn by, of the files that draw them, and of how prompts and plans are put."""
+    """The digest of the settings, of the generator's files, and of the form of prompts and plans."""
     start = recipe.warm_start
     settings = (recipe.seed, start.lessons, start.n, recipe.rows.max_steps, recipe.rows.everyday, recipe.tasks)
     limits = Limits(max_steps=recipe.rows.max_steps)
-    shown = [_pair(lesson, limits=limits) for lesson in warm_start(SHOWN, seed=0)]
+    shown = [_pair(lesson, limits=limits) for lesson in warm_start(DIGEST_LESSONS, seed=0)]
     digest = hashlib.sha256(msgspec.json.encode((settings, shown)))
     for path in sorted(GENERATOR.rglob("*")):
         if path.suffix in (".py", ".toml", ".jsonl"):

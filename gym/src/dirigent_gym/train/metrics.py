@@ -1,13 +1,14 @@
-"""What a step of training shows of the policy, and the watch that stops a run whose policy has collapsed.
+"""The figures of a training step, and the watch that stops a run whose policy has collapsed.
 
-`step_metrics` is arithmetic over scored rollouts; nothing is smoothed and nothing remembered. `Collapse` reads those
-figures step after step. The known collapse: every question gets one generic step on one arbitrary worker. The reward
-hardly shows it, since a wrong valid plan scores the same as ever; the entropy of worker choice and the number of steps
-do. A policy that chooses by position looks varied by name, because ids are permuted, so both entropies are watched.
+`step_metrics` is arithmetic over scored rollouts; it smooths nothing and remembers nothing. `Collapse` reads those
+figures step after step. In the known collapse, every question gets one generic step on one arbitrary worker. The reward
+hardly shows it, because a wrong valid plan scores the same as before; the entropy of worker choice and the number of
+steps do. A policy that chooses by position looks varied by name, because ids are permuted, so both entropies are
+watched.
 
-The gym's questions need several workers, so there one worker everywhere is wrong whatever it earns. Over tasks and a
-pool of somebody's own one worker may simply be best: nobody knows the right plans. There it is a collapse only if the
-policy chose among workers before, and was right more often than it is now by more than chance.
+The gym's questions need several workers, so choosing one worker everywhere is wrong there, whatever it earns. Over a
+user's own tasks and pool, one worker may simply be best, and the right plans are unknown. There the watch reports a
+collapse only if the policy chose among workers before, and was then right more often by more than chance.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ Rollout = tuple[Row, Scored]
 
 
 def step_metrics(rows: Sequence[Row], scored: Sequence[Scored]) -> Metrics:
-    """Figures of one step, a row given once for each of its rollouts. Shares are 0 to 1.
+    """The figures of one step, given each row once for each of its rollouts. Shares are 0 to 1.
 
-    Dropped rollouts are counted and otherwise left out. A figure with nothing to be measured on is left out too,
-    rather than shown as 0: `steps_over_minimal` while nothing is right, `accuracy_depth_3` while none is asked.
+    Dropped rollouts are counted and otherwise left out. A figure that nothing can be measured on is left out too and
+    not shown as 0: `steps_over_minimal` while no plan is right, `accuracy_depth_3` while no such question is asked.
     """
     kept = [(row, one) for row, one in zip(rows, scored, strict=True) if not one.dropped]
     figures: dict[str, float | None] = {
@@ -42,7 +43,9 @@ def step_metrics(rows: Sequence[Row], scored: Sequence[Scored]) -> Metrics:
         "accuracy": _mean(one.correct for _, one in kept),
         "accuracy_given_valid": _mean(one.correct for _, one in kept if one.valid),
         "reward_base": _mean(one.reward_base for _, one in kept if one.reward_base is not None),
-        "zero_variance_groups": _mean(_all_alike(group) for group in grouped(rows, scored)),
+        "zero_variance_groups": _mean(
+            len({one.reward_base for one in group if not one.dropped}) <= 1 for group in grouped(rows, scored)
+        ),
         "questions": float(len({row.id for row, _ in kept})),
         "plans_known": _mean(row.task.sketch is not None for row, _ in kept),
         "cost": _mean(one.cost for _, one in kept if one.valid),
@@ -57,28 +60,28 @@ def step_metrics(rows: Sequence[Row], scored: Sequence[Scored]) -> Metrics:
 
 class CollapseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     patience: int = 3
-    """Steps in a row that must look collapsed. One odd batch stops nothing."""
+    """Steps in a row that must look collapsed, so that one odd batch stops nothing."""
     entropy_floor: float = 0.25
-    """Of worker choice, where 1 is a choice spread as evenly as the pools offered."""
+    """The least entropy of worker choice; 1 is a choice spread as evenly as the pools offered."""
     accuracy_at_most: float = 0.5
     """A policy that is right more often than this has not collapsed, whatever its plans look like."""
     one_step: float = 1.03
-    """Mean steps of a policy that writes one step everywhere."""
+    """The most steps on average that count as one step everywhere."""
     needed_steps: float = 1.3
-    """Mean steps the questions need, from which on one step everywhere is a fault."""
+    """The steps that questions need on average, from which on one step everywhere is a fault."""
     errors: float = 3.0
-    """Standard errors by which accuracy must have fallen where nobody knows the right plans. It is looked at anew after
-    every step: two would stop one run in four whose one worker is as good as all of them."""
+    """Standard errors by which accuracy must have fallen if the right plans are unknown. The test runs anew after every
+    step: two errors would stop one run in four whose one worker is as good as all of them."""
     valid_floor: float = 0.3
     valid_before: float = 0.8
-    """Validity that must have been reached once before losing it counts as a collapse."""
+    """The validity that must have been reached once before its loss counts as a collapse."""
 
 
 DEFAULT_WATCH = CollapseSettings()
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """Questions of several steps, and how many of them were right."""
+    """A number of questions, and the number of right answers among them."""
 
     questions: float = 0.0
     right: float = 0.0
@@ -88,7 +91,7 @@ class Asked(msgspec.Struct, frozen=True):
         return Asked(self.questions + questions, self.right + questions * metrics.get("accuracy", 0.0))
 
     def above(self, other: Asked, *, errors: float) -> bool:
-        """Whether the share of right ones is higher here by more than chance."""
+        """Whether the share of right answers is higher here by more than chance."""
         if not (self.questions and other.questions):
             return False
         share = (self.right + other.right) / (self.questions + other.questions)
@@ -97,20 +100,20 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class CollapseState(msgspec.Struct, frozen=True):
-    """What the watch remembers. Kept in checkpoints."""
+    """The state of the watch. Checkpoints hold it."""
 
     one_worker: int = 0
     one_step: int = 0
     invalid: int = 0
     best_valid: float = 0.0
     varied: Asked = Asked()
-    """While several workers were chosen."""
+    """The questions asked while several workers were chosen."""
     narrow: Asked = Asked()
-    """In the steps of `one_worker`."""
+    """The questions asked in the steps that `one_worker` counts."""
 
 
 class Collapse:
-    """Reads each step's figures and says, once it is certain, how the policy has collapsed."""
+    """Reads each step's figures and reports, once it is certain, how the policy has collapsed."""
 
     def __init__(
         self,
@@ -122,14 +125,14 @@ class Collapse:
         self.state = state or CollapseState()
 
     def update(self, metrics: Mapping[str, float]) -> str | None:
-        """Take note of one step; the message to stop with, or None."""
+        """Add one step's figures. Returns the message to stop with, or None."""
         self.state = _next_state(self.state, metrics, self.settings)
-        found = _named(self.state, metrics, self.settings)
+        found = _collapse_text(self.state, metrics, self.settings)
         return None if found is None else f"stopped: {found}. Checkpoint kept. See docs/how-it-learns.md#collapse"
 
 
 def _plan_figures(kept: Sequence[Rollout]) -> dict[str, float | None]:
-    """Where plans are right: the decomposition, and given it, who does what and who reads what."""
+    """How often plans are right: in decomposition, and given that, in their workers and in their access."""
     known: dict[tuple[str, Plan], Comparison] = {}
     compared: list[Comparison | None] = []
     for row, one in kept:
@@ -156,7 +159,7 @@ def _plan_figures(kept: Sequence[Rollout]) -> dict[str, float | None]:
 
 
 def _routing(kept: Sequence[Rollout], compared: Sequence[Comparison | None], *, own_names: bool) -> float | None:
-    """Routing given a right decomposition, where workers stand under their own names or under others."""
+    """The share of right routing given a right decomposition, among rows with the workers' own names or without."""
     rows = ((row, c) for (row, _), c in zip(kept, compared, strict=True) if c is not None and c.decomposition)
     return _mean(c.routing for row, c in rows if (row.shown == row.names) == own_names)
 
@@ -183,7 +186,7 @@ def _step_figures(kept: Sequence[Rollout]) -> dict[str, float | None]:
 
 
 def _entropies(kept: Sequence[Rollout]) -> dict[str, float | None]:
-    """How evenly workers are chosen, by name and by position, against an even choice from the same pools."""
+    """How evenly workers are chosen, by name and by position, relative to an even choice from the same pools."""
     names: defaultdict[str, float] = defaultdict(float)
     positions: defaultdict[int, float] = defaultdict(float)
     even_names, even_positions = names.copy(), positions.copy()
@@ -201,7 +204,7 @@ def _entropies(kept: Sequence[Rollout]) -> dict[str, float | None]:
 
 
 def _accuracy_by(kept: Sequence[Rollout]) -> dict[str, float | None]:
-    """By depth, by shape, and by whether the question is put in words that training shows."""
+    """Accuracy by depth, by shape, and by whether training shows the question's wording."""
     found: dict[str, list[bool]] = {}
     for row, one in kept:
         names = [f"accuracy_depth_{row.task.depth}", f"accuracy_{_shape(row)}"]
@@ -218,11 +221,6 @@ def _shape(row: Row) -> str:
 
 def _minimal_steps(row: Row) -> int:
     return len(row.task.sketch.steps) if row.task.sketch is not None else 1
-
-
-def _all_alike(group: Sequence[Scored]) -> bool:
-    """Whether the rollouts that count differ in nothing but cost."""
-    return len({one.reward_base for one in group if not one.dropped}) <= 1
 
 
 def _relative_entropy(chosen: Collection[float], even: Collection[float]) -> float | None:
@@ -264,8 +262,8 @@ def _next_state(state: CollapseState, metrics: Mapping[str, float], settings: Co
     )
 
 
-def _named(state: CollapseState, metrics: Mapping[str, float], settings: CollapseSettings) -> str | None:
-    """The collapse in words, once it has lasted."""
+def _collapse_text(state: CollapseState, metrics: Mapping[str, float], settings: CollapseSettings) -> str | None:
+    """The message that describes the collapse, or None while it has not lasted long enough."""
     entropy, accuracy = _least_entropy(metrics), metrics.get("accuracy", 0.0)
     steps = f"(steps {metrics.get('steps', 0.0):.2f}{' everywhere' if state.one_step else ''})"
     if state.invalid >= settings.patience:
@@ -273,17 +271,19 @@ def _named(state: CollapseState, metrics: Mapping[str, float], settings: Collaps
             f"validity fell to {metrics.get('valid', 0.0):.0%} after {state.best_valid:.0%}: "
             "the policy lost the language of plans"
         )
-    # One worker may be the right choice, but where the right plans are known to need others.
+    # One worker may be the right choice, unless the right plans are known to need others.
     lost = metrics.get("plans_known", 1.0) > 0 or state.varied.above(state.narrow, errors=settings.errors)
     if state.one_worker >= settings.patience and lost:
-        ending = "one generic step" if state.one_step else f"one {_favourite(metrics)}"
+        by_position = metrics.get("position_entropy", 1.0) < metrics.get("worker_entropy", 1.0)
+        favourite = "one position in the pool" if by_position else "one worker"
+        ending = "one generic step" if state.one_step else favourite
         return (
-            f"worker entropy fell to {entropy:.2f} while accuracy stood at {accuracy:.0%} {steps}: "
+            f"worker entropy fell to {entropy:.2f} while accuracy was {accuracy:.0%} {steps}: "
             f"the policy collapsed to {ending}"
         )
     if state.one_step >= settings.patience:
         return (
-            f"questions need {metrics['steps_needed']:.2f} steps and accuracy stood at {accuracy:.0%} {steps}: "
+            f"questions need {metrics['steps_needed']:.2f} steps and accuracy was {accuracy:.0%} {steps}: "
             "the policy collapsed to one step a question"
         )
     return None
@@ -291,8 +291,3 @@ def _named(state: CollapseState, metrics: Mapping[str, float], settings: Collaps
 
 def _least_entropy(metrics: Mapping[str, float]) -> float:
     return min(metrics.get("worker_entropy", 1.0), metrics.get("position_entropy", 1.0))
-
-
-def _favourite(metrics: Mapping[str, float]) -> str:
-    by_position = metrics.get("position_entropy", 1.0) < metrics.get("worker_entropy", 1.0)
-    return "position in the pool" if by_position else "worker"

@@ -4,11 +4,11 @@
         --recipe gym-gpu --commit HASH [--date 2026-11-15] [--figures figures.json]
         [--into gym/src/dirigent_gym/weights] [--base FILE.gguf] [--claims TEXT]
 
-`adapters` holds one PEFT folder a specialist. `figures.json` maps a name to what was measured of it: `{"facts": {"own":
-0.996}}`. `--claims` is what the figures of the conductor and its warm start may claim, where their training taught more
-than the language of plans: reports put it under their tables, behind the planner's name. Adapters that are not named
-this time keep their files and cards. What would not be allowed to ship (too large, no card) is said at the end, and the
-exit code is 1.
+`adapters` holds one PEFT folder a specialist. `figures.json` maps a name to its measured figures: `{"facts": {"own":
+0.996}}`. `--claims` says which claims the figures of the conductor and its warm start may support, if their training
+taught more than the language of plans; reports print it under their tables, after the planner's name. Adapters that are
+not named keep their files and cards. At the end the program lists the adapters that may not ship (too large, no card)
+and exits with 1.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Origin(msgspec.Struct, frozen=True):
     figures: dict[str, dict[str, int | float]] = {}
     date: str = ""
     claims: str = ""
-    """What the figures of planners among them may claim; no specialist's."""
+    """The claims that figures of planners in this batch may support; specialists have no such line."""
 
 
 def pack(folders: Mapping[str, Path], into: Path, *, base: ModelShapes, origin: Origin) -> dict[str, Card]:
-    """Export each PEFT folder under its name, and write the cards of all that are in `into` then."""
+    """Export each PEFT folder under its name, then write the cards of all adapters in `into`."""
     cards = read_cards(into)
     for name, folder in folders.items():
         done = export_adapter(folder, into / f"{name}.gguf", base=base)
@@ -81,7 +81,7 @@ def role_of(name: str) -> Role:
 
 
 def cards_text(cards: Mapping[str, Card]) -> str:
-    """The cards as TOML, by name."""
+    """The cards as TOML, sorted by name."""
     tables = ["# Model cards of the adapters in this folder, written by `python -m dirigent_gym.train.pack`.\n"]
     for name, card in sorted(cards.items()):
         values = {key: value for key, value in msgspec.to_builtins(card).items() if key not in ("figures", "claims")}
@@ -94,7 +94,7 @@ def cards_text(cards: Mapping[str, Card]) -> str:
 
 
 def _value(value: object) -> str:
-    """Strings and numbers are written the same in JSON and in TOML."""
+    """A value as TOML. Strings and numbers are written alike in JSON and in TOML."""
     return msgspec.json.encode(value).decode()
 
 
@@ -115,7 +115,7 @@ def main() -> None:
 
 
 def _folders(args: argparse.Namespace) -> dict[str, Path]:
-    """Name -> PEFT folder. Specialists are those of the roster; other folders beside them are left alone."""
+    """Name -> PEFT folder. Other folders beside those of the roster's specialists are ignored."""
     folders: dict[str, Path] = {}
     if args.specialists is not None:
         names = [specialist.name for specialist in ROSTER]
@@ -125,15 +125,15 @@ def _folders(args: argparse.Namespace) -> dict[str, Path]:
     trained = {"conductor": args.conductor, "warm-start": args.warm_start}
     folders |= {name: folder for name, folder in trained.items() if folder is not None}
     if not folders:
-        raise ConfigError("nothing to pack: say --specialists, --conductor or --warm-start")
+        raise ConfigError("nothing to pack: give --specialists, --conductor or --warm-start")
     return folders
 
 
 def _claims(args: argparse.Namespace, folders: Mapping[str, Path]) -> str:
-    """In one line, since it becomes part of a sentence; refused where no card would say it."""
+    """The claims in one line, because they become part of a sentence. Raises ConfigError if no card would show them."""
     claims = " ".join(args.claims.split())
     if claims and all(role_of(name) == "specialist" for name in folders):
-        raise ConfigError(f"--claims {claims!r} is of a planner: pack it with --conductor or --warm-start")
+        raise ConfigError(f"--claims {claims!r} is about a planner: pack it with --conductor or --warm-start")
     return claims
 
 
@@ -151,7 +151,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--date", default=date.today().isoformat(), help="the day they were made (default: today)")
     parser.add_argument("--figures", type=Path, help="JSON: name -> figure -> number")
     parser.add_argument(
-        "--claims", default="", help="what the conductor's figures may claim: 'starts from ..., and claims ... only'"
+        "--claims", default="", help="the claims that figures may support: 'starts from ..., and claims ... only'"
     )
     parser.add_argument("--into", type=Path, default=FOLDER)
     parser.add_argument("--base", type=Path, help="GGUF of the base (default: the fetched smollm2-135m)")

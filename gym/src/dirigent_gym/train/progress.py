@@ -1,6 +1,6 @@
-"""What a run shows while it trains: a line for people, a JSON line a step for programs, TensorBoard for curves.
+"""The progress of a run: a line for people, a JSON line a step for programs, TensorBoard for curves.
 
-Reads figures, never computes them. The line is rewritten in place on a terminal and printed now and then elsewhere.
+Shows figures and never computes them. On a terminal the line is rewritten in place; elsewhere it is printed at times.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any, TextIO
 
 BAR_CELLS = 16
 LINE_EVERY_S = 30.0
-"""How often a line is printed where it cannot be rewritten."""
+"""Seconds between two printed lines if the line cannot be rewritten."""
 
 
 class Progress:
-    """The record of one run. Appends: a resumed run goes on in the same files."""
+    """The record of one run. A resumed run appends to the same files."""
 
     def __init__(self, folder: Path, *, steps: int, quiet: bool = False, stream: TextIO | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = _opened(folder / "metrics.jsonl")
+        self._file = _open_to_append(folder / "metrics.jsonl")
         self._board = _board(folder / "tensorboard")
         self._steps = steps
         self._quiet = quiet
@@ -33,8 +33,8 @@ class Progress:
         self._line_open = False
 
     def record(self, kind: str, step: int, figures: Mapping[str, float]) -> None:
-        """Keep the figures of a step (`train`) or of a measurement (`dev`)."""
-        row = {"kind": kind, "step": step, **{name: _rounded(value) for name, value in figures.items()}}
+        """Write the figures of a step (`train`) or of a measurement (`dev`) to the files."""
+        row = {"kind": kind, "step": step, **{name: float(f"{value:.8g}") for name, value in figures.items()}}
         self._file.write(json.dumps(row) + "\n")
         self._file.flush()
         if self._board is not None:
@@ -42,7 +42,7 @@ class Progress:
                 self._board.add_scalar(f"{kind}/{name}", value, step)
 
     def show(self, step: int, figures: Mapping[str, float], *, seconds_left: float) -> None:
-        """The line of a step."""
+        """Show the line of a step."""
         line = progress_line(step, self._steps, figures, last_reward=self._last_reward, seconds_left=seconds_left)
         self._last_reward = figures.get("reward", self._last_reward)
         if self._quiet:
@@ -56,7 +56,7 @@ class Progress:
         self._stream.flush()
 
     def say(self, text: str) -> None:
-        """A sentence of its own, below the line."""
+        """Print a sentence of its own below the line."""
         if not self._quiet:
             self._stream.write(("\n" if self._line_open else "") + text + "\n")
             self._stream.flush()
@@ -73,7 +73,7 @@ class Progress:
 def progress_line(
     step: int, steps: int, figures: Mapping[str, float], *, last_reward: float | None, seconds_left: float
 ) -> str:
-    """`step 84/250  ████████░░░░░░░░  reward 0.81 (+0.02)  right 79%  …`; figures that are missing are left out."""
+    """`step 84/250  ████████░░░░░░░░  reward 0.81 (+0.02)  right 79%  …`, without figures that are missing."""
     full = round(BAR_CELLS * min(step, steps) / max(1, steps))
     parts = [f"step {step}/{steps}", "█" * full + "░" * (BAR_CELLS - full)]
     if "reward" in figures:
@@ -99,19 +99,15 @@ def duration(seconds: float) -> str:
     return f"{whole // 60} m {whole % 60} s" if whole >= 60 else f"{whole} s"
 
 
-def _opened(file: Path) -> TextIO:
-    """To be appended to, without the half line that a kill or a full disk has left."""
+def _open_to_append(file: Path) -> TextIO:
+    """Open the file to append to it, and first remove half a line that a kill or a full disk has left."""
     if file.exists() and not (written := file.read_bytes()).endswith(b"\n"):
         os.truncate(file, written.rfind(b"\n") + 1)
     return file.open("a", encoding="utf-8")
 
 
-def _rounded(value: float) -> float:
-    return float(f"{value:.8g}")
-
-
 def _board(folder: Path) -> Any:
-    """A TensorBoard writer, or None where the package is missing: the JSON lines hold the same."""
+    """A TensorBoard writer, or None if the package is missing; the JSON lines hold the same figures."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

@@ -1,8 +1,8 @@
 """Recipe: everything a training run depends on, as one TOML file.
 
 The file mirrors these structs table for table. Every default runs, and a misspelt key is an error that names its
-neighbour. Parsing needs no torch, so recipes can be checked anywhere. The settings of rows, rewards and cost are in
-`dataset.py` and `reward.py`.
+nearest neighbour. Parsing needs no torch, so recipes can be checked anywhere. The settings of rows, rewards and cost
+are in `dataset.py` and `reward.py`.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ Scale = Literal["none", "with_cost"]
 
 
 class TinySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A random Llama for tests; the warm start teaches it all it knows."""
+    """A random Llama for tests. It knows only what the warm start teaches it."""
 
     hidden: int = 64
     layers: int = 2
     heads: int = 4
     words: int = 600
-    """Entries of its vocabulary, learned from the lessons."""
+    """The size of its vocabulary, which is learned from the lessons."""
     steps: int = 600
     """Steps in which all its weights learn the lessons, before it gets an adapter."""
     learning_rate: float = 4e-3
 
 
 class BaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The model under the adapter: one of the two."""
+    """The model under the adapter. Exactly one of the two fields is set."""
 
     weights: str = ""
     """A GGUF file, or the name of weights that `dirigent pool pull` fetches."""
@@ -53,18 +53,18 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The workers that carry plans out."""
 
     kind: Literal["exact", "config"] = "exact"
-    """The gym's specialists by table, without a model; or a pool of any kind."""
+    """`exact`: the gym's specialists, which answer by table without a model. `config`: a pool of any kind."""
     misled: float = 0.0
-    """Of workers by table: the share of subtasks on which one goes wrong if it reads results that it does not need. The
-    trained ones do on about 5 of 100. More of it teaches a policy to hand on what is needed and nothing else, long
-    before cost may count."""
+    """For workers that answer by table: the share of subtasks on which a worker fails if it reads results that it does
+    not need. The trained workers fail on about 5 of 100. A larger share teaches a policy to hand on what is needed and
+    nothing else, long before cost counts."""
     config: str = ""
     """A dirigent.toml whose workers are the pool."""
     profile: str = ""
     """Only the workers of this profile of that file, without the worker that plans for it."""
     max_cost_usd: float | None = None
-    """Most that the workers of that file may cost the run, with its parts before `--resume` and all that is measured.
-    Needs a price for every worker."""
+    """The most that the workers of that file may cost in this run, including its parts before `--resume` and all
+    measurements. Every worker needs a price."""
 
     def __post_init__(self) -> None:
         if (self.kind == "config") != bool(self.config):
@@ -72,7 +72,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not 0.0 <= self.misled <= 1.0:
             raise ValueError(f"misled is a share from 0 to 1, not {self.misled}")
         if self.misled and self.kind != "exact":
-            raise ValueError('"misled" is of workers by table: it needs kind "exact"')
+            raise ValueError('"misled" is for workers that answer by table: it needs kind "exact"')
         if self.profile and not self.config:
             raise ValueError('"profile" chooses among the workers of "config"; name that file too')
         if self.max_cost_usd is not None:
@@ -86,10 +86,10 @@ class TaskSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The questions."""
 
     file: str = ""
-    """Tasks as JSON lines; empty: the gym."""
+    """Tasks as JSON lines; empty: the questions of the gym."""
     dev_file: str = ""
     skills: tuple[str, ...] = ()
-    """Of the gym, only questions that need no other skills, with only their workers offered; empty: all."""
+    """Only questions of the gym that need no other skills, over pools of their workers alone; empty: all skills."""
 
     def __post_init__(self) -> None:
         if self.file and self.skills:
@@ -114,8 +114,8 @@ class WarmStartSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
     lessons: Lessons = "warm_start"
     adapter: str = ""
-    """Start from this adapter and fit nothing (lessons "none"): a PEFT folder, a GGUF file, or the name of one that
-    ships."""
+    """Start from this adapter and fit nothing (needs lessons = "none"): a PEFT folder, a GGUF file, or the name of an
+    adapter that ships."""
     n: int = 40_000
     steps: int = 560
     batch: int = 128
@@ -130,25 +130,25 @@ class WarmStartSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     steps: int = 360
-    """With 0 a run ends after its warm start."""
+    """With 0 steps a run ends after its warm start."""
     prompts: int = 64
     """Questions a step."""
     rollouts: int = 16
-    """Plans sampled for each question: a group."""
+    """Plans sampled for each question. They form a group."""
     minibatch_rows: int = 1024
-    """Rows of one forward and backward pass; gradients add up over a step."""
+    """Rows of one forward and backward pass; the gradients of a step are added up."""
     learning_rate: float = 3e-4
     warmup: float = 0.02
     """Share of the steps in which the rate rises."""
     beta: float = 0.04
-    """Weight of the distance from the start: it keeps a policy from giving up what does not pay yet."""
+    """The weight of the distance from the start, which keeps a policy from giving up what does not pay yet."""
     max_completion_tokens: int = 128
     scale: Scale = "with_cost"
-    """What advantages are divided by: nothing; or nothing until cost counts and from then on the group's spread, at
-    least 0.1: if all of a group is right, cost alone tells its plans apart, and by very little."""
+    """The divisor of advantages. `none`: no divisor. `with_cost`: no divisor until cost counts, and from then on the
+    group's spread, at least 0.1, because in a group of right plans cost alone tells plans apart, and by very little."""
     oversample: float = 1.0
-    """Groups sampled for each one wanted, once the first stage is passed; of a file, which has no stages, from the
-    beginning. By then about half of them have no variance."""
+    """Groups sampled for each group wanted. It applies after the first stage, or from the beginning for a file, which
+    has no stages. By then about half of the groups have no variance."""
     save_every_steps: int = 10
 
     def __post_init__(self) -> None:
@@ -166,7 +166,7 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EvalSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The development questions that drive curriculum and cost, answered greedily."""
+    """The development questions, answered greedily, that drive the curriculum and the weight of cost."""
 
     every_steps: int = 20
     n: int = 256
@@ -189,8 +189,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     policy: PolicySettings = PolicySettings()
     warm_start: WarmStartSettings = WarmStartSettings()
     algorithm: Literal["grpo", "rft", "online_rft"] = "grpo"
-    """GRPO, or a control: of as many rollouts the right ones are imitated, and nothing is learned from the others.
-    They are drawn from the start (rejection-sampling fine-tuning, RFT) or from the policy as it is by then (online)."""
+    """GRPO, or a control that draws as many rollouts, imitates the right ones and learns nothing from the others. `rft`
+    (rejection-sampling fine-tuning) draws them from the start, `online_rft` from the policy of each step."""
     grpo: GrpoSettings = GrpoSettings()
     rows: RowSettings = RowSettings()
     reward: RewardSettings = RewardSettings()
@@ -201,7 +201,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.base.tiny is not None and self.warm_start.lessons == "none":
             raise ValueError("a tiny base knows nothing; warm_start.lessons must teach it to write")
         if self.warm_start.adapter and self.warm_start.lessons != "none":
-            raise ValueError('warm_start.adapter is a start of its own: set lessons = "none"')
+            raise ValueError('warm_start.adapter leaves no lessons to learn: set lessons = "none"')
         if self.rows.everyday and (self.tasks.file or self.tasks.skills):
             raise ValueError("everyday words are for questions of the whole gym; set rows.everyday = 0")
 
@@ -211,15 +211,15 @@ class FitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     rank: int = 4
     steps: int = 400
-    """Of one round."""
+    """Steps of one round."""
     batch: int = 128
     rounds: int = 2
-    """At most; fitting stops after the round that reaches the goal."""
+    """The most rounds; fitting stops after the round that reaches the goal."""
     learning_rate: float = 2e-3
 
 
 class FitChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings in which one specialist differs."""
+    """The settings that differ for one specialist."""
 
     rank: int | None = None
     steps: int | None = None
@@ -227,7 +227,7 @@ class FitChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SpecialistsRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The gym's workers: an adapter each, judged, and the table of who can do what."""
+    """The gym's workers: fits an adapter for each, judges them, and makes the table of their skills."""
 
     name: str
     kind: Literal["specialists"] = "specialists"
@@ -235,17 +235,17 @@ class SpecialistsRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     seed: int = 0
     base: BaseSettings = BaseSettings(weights="smollm2-135m")
     names: tuple[str, ...] = ()
-    """Which specialists; empty: all of the roster."""
+    """The specialists to fit; empty: all of the roster."""
     fit: FitSettings = FitSettings()
     specialist: dict[str, FitChanges] = {}
     goal: float = 0.99
-    """Share of its own questions that ends a specialist's fitting early; less its noise for the noisy one."""
+    """The share of its own questions that ends a specialist's fitting early; the noisy one may miss it by its noise."""
     judge: int = 2000
-    """Fresh examples that a round is judged on."""
+    """Fresh examples on which a round is judged."""
     matrix: int = 200
-    """Questions of each skill put to every worker at the end."""
+    """Questions of each skill that every worker is asked at the end."""
     alone: int = 500
-    """Test questions put to every worker alone at the end."""
+    """Test questions that every worker is asked alone at the end."""
 
     def __post_init__(self) -> None:
         known = [specialist.name for specialist in ROSTER]
@@ -270,12 +270,12 @@ class DirectRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     base: BaseSettings = BaseSettings(weights="smollm2-135m")
     policy: PolicySettings = PolicySettings()
     n: int = 200_000
-    """Questions of the training split: as many as a conductor's run draws."""
+    """Questions of the training split, as many as a conductor's run draws."""
     steps: int = 2000
     batch: int = 128
     learning_rate: float = 1e-3
     measure: int = 1000
-    """Questions of the development and of the test split that it is tried on."""
+    """Questions of the development split and of the test split that it is measured on."""
 
 
 AnyRecipe = Recipe | SpecialistsRecipe | DirectRecipe
@@ -287,8 +287,8 @@ KINDS: dict[str, type[AnyRecipe]] = {
 
 
 def load_recipe(path: Path, *, seed: int | None = None) -> AnyRecipe:
-    """The recipe in this file, with another seed if one is given; any fault is a `ConfigError` that names the key and
-    the line."""
+    """Read the recipe in this file, with another seed if one is given. A fault raises a ConfigError that names the key
+    and the line."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -298,7 +298,7 @@ def load_recipe(path: Path, *, seed: int | None = None) -> AnyRecipe:
 
 
 def load_conductor(path: Path) -> Recipe:
-    """The same if only a conductor's recipe will do."""
+    """The same for callers that need a conductor's recipe. Raises ConfigError for a recipe of another kind."""
     recipe = load_recipe(path)
     if not isinstance(recipe, Recipe):
         raise ConfigError(f'{path} is a recipe of kind "{recipe.kind}"; give one of kind "conductor"')

@@ -1,16 +1,16 @@
-"""What a written plan is worth: carry it out, grade the answer, turn the grade and the cost into a number.
+"""The reward of a written plan: carry the plan out, grade the answer, turn the grade and the cost into a number.
 
     invalid plan                 0
     valid, wrong answer          0.1
     valid, right answer          1 - lambda * (c - c_min) / c_max
 
-c is the plan's cost in *calls* (below); c_min and c_max are the cheapest and the dearest correct rollout of the same
-group. So cost only ranks correct rollouts among themselves: it never moves a group without a correct answer, where it
-would be the only difference and teach the policy to write one cheap step about nothing. For the same reason advantages
-are not divided by the group's spread unless a setting asks for it: that would cancel lambda.
+c is the plan's cost in *calls* (see `plan_cost`); c_min and c_max are the cheapest and the dearest correct rollout of
+the same group. So cost only ranks correct rollouts among themselves. In a group without a correct answer, cost would be
+the only difference, and the policy would learn to write one cheap step about nothing. For the same reason advantages
+are not divided by the group's spread unless a setting asks for it: the division would cancel lambda.
 
-The arithmetic is pure and knows nothing of models. `score` carries plans out with `dirigent.learn.live_plans`. A fault
-of a worker or a judge is not the policy's: such a rollout gets no reward (None) and leaves its group.
+The arithmetic is pure and knows nothing of models. `score` carries plans out with `dirigent.learn.live_plans`. The
+policy does not pay for a fault of a worker or a judge: such a rollout gets no reward (None) and leaves its group.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from dirigent_gym.questions.specialists import ROSTER
 from dirigent_gym.train.dataset import Row
 
 CALL_USD = 1e-5
-"""The price of one call, which is a unit of cost: about a hundred tokens at the usual specialist's rate."""
+"""The price of one call, the unit of cost: about a hundred tokens at the usual specialist's rate."""
 
 NOISY = frozenset(specialist.name for specialist in ROSTER if specialist.noise)
-"""Workers that may answer the same thing differently each time."""
+"""Workers that may answer the same subtask differently each time."""
 
 
 Control = Literal["none", "format", "shuffled"]
@@ -50,8 +50,8 @@ class RewardSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wrong: float = 0.1
     right: float = 1.0
     control: Control = "none"
-    """What a control trains on instead: `format` rewards every valid plan alike, `shuffled` deals the rewards of a
-    group out at random."""
+    """The reward of a control: `format` rewards every valid plan alike, `shuffled` deals the rewards of a group out at
+    random."""
 
     def __post_init__(self) -> None:
         if not self.invalid <= self.wrong < self.right:
@@ -66,34 +66,34 @@ DEFAULT_REWARDS = RewardSettings()
 class ScoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rewards: RewardSettings = RewardSettings()
     seed: int = 0
-    """Of the unreliable workers' luck."""
+    """The seed of the unreliable workers' luck."""
     max_steps: int = 5
     concurrency: int = 2048
-    """Plans carried out at the same time. Large, because workers in memory answer all that is waiting at once."""
+    """Plans carried out at the same time. Large, because workers in memory answer all waiting requests at once."""
     deadline_s: float = 300.0
-    """For one plan; one that runs into it is dropped."""
+    """For one plan; a plan that takes longer is dropped."""
 
 
 DEFAULT_SCORING = ScoreSettings()
 
 
 class Scored(msgspec.Struct, frozen=True):
-    """What became of one rollout."""
+    """The score of one rollout."""
 
     valid: bool
     correct: bool
     reward_base: float | None
-    """Before cost. None: no fault of the policy's, to be left out of its group."""
+    """The reward before cost; None if a fault that is not the policy's removes the rollout from its group."""
     cost: float = 0.0
-    """In calls: the price, and the length of the critical path."""
+    """In calls: the price plus the length of the critical path."""
     cost_usd: float = 0.0
     plan: Plan | None = None
     answer: str = ""
     error: str = ""
     steps: tuple[EarlierStep, ...] = ()
-    """The plan's steps with their replies, which a second round may read."""
+    """The plan's steps with their replies; a second round may read them."""
     unpaid: bool = False
-    """Dropped because the run's cost cap refused a call of it."""
+    """Whether the rollout was dropped because the run's cost cap refused one of its calls."""
 
     @property
     def dropped(self) -> bool:
@@ -110,11 +110,10 @@ async def score(
     sandbox: Sandbox | None = None,
     ledger: Ledger | None = None,
 ) -> list[Scored]:
-    """Carry out and grade each text as a plan for its row; a row stands once for each of its rollouts.
+    """Carry out and grade each text as a plan for its row. A row appears once for each of its rollouts.
 
     Equal plans for one row are carried out once, unless they ask a worker that may answer differently each time.
-    `then` are plans of a second round. `sandbox` is where answers that are programs are judged, `ledger` where calls
-    are entered.
+    `then` are plans of a second round. `sandbox` judges answers that are programs; `ledger` records the calls.
     """
     scoring = _Scoring(settings, asyncio.Semaphore(settings.concurrency), sandbox, ledger)
     attempts: Counter[str] = Counter()
@@ -126,9 +125,10 @@ async def score(
         attempts[row.id] += 1
         if row.id not in pools:
             pools[row.id] = shown_pool(row, workers)
-        same = running.get((row.id, text, later)) if _repeatable(row, text) else None
+        noisy = any(name in NOISY and card.name in text for name, card in zip(row.names, row.infos, strict=True))
+        same = None if noisy else running.get((row.id, text, later))
         if same is None:
-            same = asyncio.create_task(_carried_out(row, text, later, pools[row.id], scoring, attempt=attempt))
+            same = asyncio.create_task(_score_plan(row, text, later, pools[row.id], scoring, attempt=attempt))
             running[row.id, text, later] = same
         tasks.append(same)
     await gather_or_cancel(set(tasks))
@@ -136,7 +136,7 @@ async def score(
 
 
 def shown_pool(row: Row, workers: Mapping[str, Worker]) -> Pool:
-    """The row's workers under the names and cards that the planner was shown."""
+    """The row's workers under the names and cards that the planner sees."""
     shown: list[Worker] = []
     for name, card in zip(row.names, row.infos, strict=True):
         worker = workers[name]
@@ -161,7 +161,7 @@ def rewards(
     lambda_: float,
     settings: RewardSettings = DEFAULT_REWARDS,
 ) -> list[list[float | None]]:
-    """The rewards of each group, with cost weighed by `lambda_` among its correct rollouts."""
+    """The rewards of each group; `lambda_` weighs the cost of its correct rollouts."""
     return [_group_rewards(scored_G, lambda_, settings) for scored_G in scored_PG]
 
 
@@ -172,19 +172,14 @@ def controlled(
     *,
     seed: int,
 ) -> list[list[float | None]]:
-    """The rewards a control is given in place of these. Dropped rollouts stay dropped."""
+    """The rewards that a control trains on in place of these. Dropped rollouts stay dropped."""
     if settings.control == "format":
-        return [[_format_reward(one, settings) for one in scored_G] for scored_G in scored_PG]
+        by_validity = {True: settings.right, False: settings.invalid}
+        return [[None if one.dropped else by_validity[one.valid] for one in scored_G] for scored_G in scored_PG]
     if settings.control == "shuffled":
         rng = random.Random(f"shuffled {seed}")
         return [_shuffled(rewards_G, rng) for rewards_G in rewards_PG]
     return [list(rewards_G) for rewards_G in rewards_PG]
-
-
-def _format_reward(one: Scored, settings: RewardSettings) -> float | None:
-    if one.dropped:
-        return None
-    return settings.right if one.valid else settings.invalid
 
 
 def _shuffled(rewards_G: Sequence[float | None], rng: random.Random) -> list[float | None]:  # noqa: N803
@@ -203,18 +198,18 @@ def advantages(
     scale: Scale = "none",
     least_std: float = 0.1,
 ) -> list[list[float | None]]:
-    """Each reward less its group's mean; with `floored_std` divided by the group's spread, or `least_std` if larger."""
+    """Each reward minus its group's mean; `floored_std` divides it by the group's spread, at least `least_std`."""
     return [_group_advantages(rewards_G, scale, least_std) for rewards_G in rewards_PG]
 
 
 class LambdaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the weight of cost grows: not at all until the policy mostly knows how, then steadily."""
+    """How the weight of cost grows: it is 0 until the policy is mostly right, then it rises steadily."""
 
     most: float = 0.2
     from_share: float = 0.7
-    """Share of the ceiling's accuracy, on the development split, at which it begins."""
+    """The share of the ceiling's accuracy, on the development split, at which the weight begins to rise."""
     rise_steps: int = 30
-    """Training steps from nothing to the most."""
+    """Training steps from 0 to the largest weight."""
 
 
 DEFAULT_LAMBDA = LambdaSettings()
@@ -223,7 +218,7 @@ DEFAULT_LAMBDA = LambdaSettings()
 def lambda_start(
     start_step: int | None, *, step: int, accuracy: float, ceiling: float, settings: LambdaSettings = DEFAULT_LAMBDA
 ) -> int | None:
-    """The step at which cost began to count, once it has; a later setback does not undo it."""
+    """The step at which cost began to count, or None before that. A later setback does not undo it."""
     if start_step is not None:
         return start_step
     return step if ceiling > 0 and accuracy >= settings.from_share * ceiling else None
@@ -238,12 +233,12 @@ def lambda_at(step: int, start_step: int | None, settings: LambdaSettings = DEFA
 
 
 def plan_cost(plan: Plan, cost_usd: float) -> float:
-    """What a plan took, in calls: the price of its calls, and the length of its critical path."""
+    """The cost of a plan in calls: the price of its calls plus the length of its critical path."""
     return cost_usd / CALL_USD + critical_path(plan)
 
 
 def grouped(rows: Sequence[Row], scored: Sequence[Scored]) -> list[list[Scored]]:
-    """Rollouts by row, rows in the order they first stand."""
+    """Rollouts by row, in the order of each row's first rollout."""
     groups: dict[str, list[Scored]] = {}
     for row, one in zip(rows, scored, strict=True):
         groups.setdefault(row.id, []).append(one)
@@ -251,7 +246,7 @@ def grouped(rows: Sequence[Row], scored: Sequence[Scored]) -> list[list[Scored]]
 
 
 class _Scoring(msgspec.Struct, frozen=True):
-    """What all plans of one call share."""
+    """The settings and resources that all plans of one call of `score` share."""
 
     settings: ScoreSettings
     bound: asyncio.Semaphore
@@ -259,12 +254,7 @@ class _Scoring(msgspec.Struct, frozen=True):
     ledger: Ledger | None
 
 
-def _repeatable(row: Row, text: str) -> bool:
-    """Whether this plan gets the same answer each time: it names no worker that may answer differently."""
-    return not any(name in NOISY and card.name in text for name, card in zip(row.names, row.infos, strict=True))
-
-
-async def _carried_out(row: Row, text: str, then: str, pool: Pool, scoring: _Scoring, *, attempt: int) -> Scored:
+async def _score_plan(row: Row, text: str, then: str, pool: Pool, scoring: _Scoring, *, attempt: int) -> Scored:
     settings = scoring.settings
     async with scoring.bound:
         ran = await carry_out(
@@ -273,7 +263,7 @@ async def _carried_out(row: Row, text: str, then: str, pool: Pool, scoring: _Sco
             pool,
             limits=Limits(max_steps=settings.max_steps, deadline_s=settings.deadline_s),
             dialect="lines",
-            # The same under other cards, so that only the cards differ.
+            # The seed is the same under other cards, so that only the cards differ.
             seed=attempt_seed(settings.seed, row.task.id, attempt),
             then=then,
             ledger=scoring.ledger,
@@ -281,7 +271,7 @@ async def _carried_out(row: Row, text: str, then: str, pool: Pool, scoring: _Sco
         )
     if not ran.valid:
         return Scored(False, False, settings.rewards.invalid, error=ran.trace.error)
-    plan = None if ran.plan is None else row.as_meant(ran.plan)
+    plan = None if ran.plan is None else row.with_worker_names(ran.plan)
     if ran.dropped or plan is None:
         return Scored(True, False, None, plan=plan, error=ran.dropped, unpaid=ran.unpaid)
     return Scored(
@@ -297,7 +287,7 @@ async def _carried_out(row: Row, text: str, then: str, pool: Pool, scoring: _Sco
 
 
 def attempt_seed(seed: int, asked: str, attempt: int) -> int:
-    """A seed of its own for each attempt at what is asked. Far apart, since each step adds its position to it."""
+    """A seed of its own for each attempt. Seeds are far apart, because each step adds its position to its seed."""
     digest = hashlib.blake2b(f"{seed} {asked} {attempt}".encode(), digest_size=6).digest()
     return int.from_bytes(digest, "big")
 

@@ -1,8 +1,8 @@
-"""Where a recipe's rows come from: the whole gym, a few of its skills, or tasks in a file.
+"""The source of a recipe's rows: the whole gym, a few of its skills, or tasks in a file.
 
-The whole gym is `dataset.RowSource`. A few skills are for models too small to read cards: the same workers, cards and
-order every time, so that what is left to learn is decomposing, choosing and passing on. A file is for tasks that are
-not ours, over a pool that is not the gym's.
+The whole gym is `dataset.RowSource`. A few skills are for models too small to read cards: the workers, cards and order
+never change, so the model only learns to decompose, choose and pass on. A file is for tasks from outside the gym, over
+a pool that is not the gym's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dirigent.plan.prompt import trained_planner_messages
 from dirigent.tasks.task import Task
 from dirigent.workers.worker import WorkerInfo
 from dirigent_gym.questions.compose import Shape, draw_blueprint, sketch_of
-from dirigent_gym.questions.frames import PLAIN_WORDINGS, Writer, tell
+from dirigent_gym.questions.frames import PLAIN_WORDINGS, Writer, write_question
 from dirigent_gym.questions.pools import plan_for
 from dirigent_gym.questions.skills import OPERATIONS, RL_SKILLS
 from dirigent_gym.questions.specialists import RL_ROSTER, Specialist, find_specialist
@@ -42,7 +42,7 @@ DEV_SEED = 7
 
 
 class Rows(Protocol):
-    """What a trainer asks of a source of rows."""
+    """The methods that a trainer needs of a source of rows."""
 
     state: RowState
 
@@ -54,7 +54,7 @@ class Rows(Protocol):
 
 
 def training_rows(recipe: Recipe, pool: Sequence[WorkerInfo]) -> Rows:
-    """The recipe's source."""
+    """The source of the recipe's training rows."""
     seed = recipe.seed
     if recipe.tasks.file:
         tasks = read_tasks(Path(recipe.tasks.file))
@@ -76,7 +76,7 @@ def dev_rows(recipe: Recipe, pool: Sequence[WorkerInfo], *, n: int) -> list[Row]
 
 
 def right_plan(row: Row) -> Plan | None:
-    """The row's cheapest right plan over the pool it offers; None where nobody there can do a step."""
+    """The row's cheapest right plan over its pool; None if no worker of the pool can do one of the steps."""
     if row.task.sketch is None:
         return None
     try:
@@ -115,14 +115,14 @@ def skill_tasks(split: Split, n: int, *, skills: Sequence[str], seed: int) -> li
     for i in range(n):
         shape, depth, _ = rng.choices(SKILL_MIX, [share for *_, share in SKILL_MIX])[0]
         blueprint = draw_blueprint(rng, shape=shape, depth=depth, operations=operations, rules=rules)
-        told = tell(blueprint, Writer(rng, PLAIN_WORDINGS))
-        sketch = sketch_of(blueprint, told.subtasks)
+        written = write_question(blueprint, Writer(rng, PLAIN_WORDINGS))
+        sketch = sketch_of(blueprint, written.subtasks)
         link = blueprint.links[-1]
         tags = {"split": split, "shape": shape, "skills": ">".join(sketch.skills)}
         tasks.append(
             Task(
                 id=f"{split}-{seed}-{i}",
-                question=told.question,
+                question=written.question,
                 answer=link.gold,
                 grader=OPERATIONS[link.operation].grader,
                 kind=blueprint.kind,
@@ -135,7 +135,7 @@ def skill_tasks(split: Split, n: int, *, skills: Sequence[str], seed: int) -> li
 
 
 def skill_roster(skills: Sequence[str]) -> tuple[Specialist, ...]:
-    """One worker a skill, the most able first where there are two."""
+    """One worker for each skill: the most able of those that have it."""
     chosen: dict[str, Specialist] = {}
     for specialist in RL_ROSTER:
         for skill in set(specialist.skills) & set(skills):
@@ -156,7 +156,7 @@ def skill_row(task: Task, skills: Sequence[str], *, max_steps: int) -> Row:
 
 
 def skill_lesson(task: Task, rng: random.Random, *, names: Sequence[str]) -> Plan:
-    """The task's own subtasks, given to anybody and reading anything."""
+    """The task's own subtasks, each with a random worker and random access."""
     steps = task.sketch.steps if task.sketch is not None else ()
     return Plan(
         tuple(
@@ -167,7 +167,7 @@ def skill_lesson(task: Task, rng: random.Random, *, names: Sequence[str]) -> Pla
 
 
 class FileRows(RowSource):
-    """Rows over tasks from a file, in an order of the seed's, again from the start when all were asked."""
+    """Rows over tasks from a file, in an order drawn from the seed; the order repeats after all tasks were asked."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ def file_row(task: Task, pool: Sequence[WorkerInfo], *, max_steps: int) -> Row:
 
 
 def read_tasks(path: Path) -> list[Task]:
-    """Tasks as JSON lines; empty lines are none."""
+    """Tasks as JSON lines; empty lines are skipped."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:

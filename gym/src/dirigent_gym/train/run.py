@@ -1,11 +1,11 @@
-"""Train what a recipe describes: a conductor, the gym's specialists, or the control that answers by itself.
+"""Train the model that a recipe describes: a conductor, the gym's specialists, or the control without workers.
 
     python -m dirigent_gym.train.run gym/recipes/gym-gpu.toml --out runs/gym-gpu [--resume] [--seconds 540]
 
 A conductor is trained with the product's own loop: base, warm start, `dirigent.learn.grpo`, export. The run's folder
-holds `recipe.json`, `warm-start/`, `loop/` (the loop's checkpoint and adapter), `metrics.jsonl`, `tensorboard/`, and at
-the end `adapter/` (PEFT), the same as `conductor.gguf` for llama.cpp, and `result.json`. A run that is interrupted,
-killed, or out of time, memory or money goes on with `--resume`.
+holds `recipe.json`, `warm-start/`, `loop/` (the loop's checkpoint and adapter), `metrics.jsonl` and `tensorboard/`. At
+the end it also holds `adapter/` (PEFT), the same adapter as `conductor.gguf` for llama.cpp, and `result.json`. A run
+that was interrupted or killed, or that ran out of time, memory or money, continues with `--resume`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from dirigent.workers.adapters import packaged
 from dirigent.workers.weights import KNOWN, cached
 from dirigent.workers.worker import Worker
 from dirigent_gym.train.controls import unevenness
-from dirigent_gym.train.faults import Stop, ends_gently, within_disk, within_memory
-from dirigent_gym.train.folder import RESULT_FILE, SEAL, WARM_START, claim, default_folder, held, write_durably
+from dirigent_gym.train.faults import Stop, stop_on_signal, within_disk, within_memory
+from dirigent_gym.train.folder import RESULT_FILE, SEAL, WARM_START, claim, default_folder, locked, write_durably
 from dirigent_gym.train.lessons import lessons_for
 from dirigent_gym.train.progress import Progress
 from dirigent_gym.train.recipe import AnyRecipe, BaseSettings, Recipe, SpecialistsRecipe, load_recipe
 from dirigent_gym.train.reward import Scored
 from dirigent_gym.train.rows import dev_rows, training_rows
-from dirigent_gym.train.workers import CapReached, Hands, open_hands
+from dirigent_gym.train.workers import CapReached, Resources, open_resources
 
 try:
     import torch
@@ -57,15 +57,15 @@ GGUF_FILE = "conductor.gguf"
 LOOP = "loop"
 
 LEAST_VALID = 0.98
-"""Share of valid plans, greedy and sampled, that a start must have."""
+"""The least share of valid plans, greedy and sampled, that a warm start must have."""
 MOST_UNEVEN = 0.02
-"""How far a worker's share may be from an even one, so that whatever routing a conductor shows came from RL."""
+"""The most that a worker's share may differ from an even share, so that any routing a conductor shows came from RL."""
 SAMPLES = 4
-"""Plans sampled for each row that a start is measured on: a few hundred choices could not tell two points apart."""
+"""Plans sampled for each row that a start is measured on. A few hundred choices could not tell two points apart."""
 
 
 class AnyResult(Protocol):
-    """What every kind of run reports."""
+    """The properties that the result of every kind of run has."""
 
     @property
     def finished(self) -> bool: ...
@@ -75,12 +75,12 @@ class AnyResult(Protocol):
 
 
 class WarmStart(msgspec.Struct, frozen=True):
-    """How good a start is."""
+    """How good a warm start is."""
 
     valid_greedy: float
     valid_sampled: float
     uneven: float
-    """Largest distance of a worker's share of the steps from an even share, over workers and over positions."""
+    """The largest distance of a worker's share of the steps from an even share, over workers and over positions."""
     accuracy_greedy: float
     accuracy_sampled: float
 
@@ -91,7 +91,7 @@ class WarmStart(msgspec.Struct, frozen=True):
 
     @property
     def fault(self) -> str:
-        """Why it should not be trained on; empty if nothing speaks against it."""
+        """Returns why no run should start from it, or an empty string if it is good."""
         if min(self.valid_greedy, self.valid_sampled) < LEAST_VALID:
             return (
                 f"only {self.valid_greedy:.1%} of its greedy and {self.valid_sampled:.1%} of its sampled plans are "
@@ -103,26 +103,26 @@ class WarmStart(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """How far a run came, and what it wrote."""
+    """How far a run came, and which files it wrote."""
 
     recipe: str
     out: str
     step: int
     steps: int
     stopped: str = ""
-    """Why it ended before its last step."""
+    """Why the run ended before its last step."""
     adapter: str = ""
     gguf: str = ""
-    """The same adapter as llama.cpp loads it."""
+    """The same adapter in llama.cpp's format."""
     start: dict[str, float] = {}
-    """The warm start, measured."""
+    """The figures of the warm start."""
     dev: dict[str, float] = {}
     """The last measurement on the development questions."""
     ceiling: float = 1.0
-    """Accuracy of the right plans; 1 if the tasks do not know theirs."""
+    """The accuracy of the right plans; 1 if the right plans are unknown."""
     seconds: float = 0.0
     spent_usd: float = 0.0
-    """What the workers of a pool have cost, in all parts of the run."""
+    """The cost of a pool's workers, over all parts of the run."""
 
     @property
     def finished(self) -> bool:
@@ -139,11 +139,11 @@ class Result(msgspec.Struct, frozen=True):
 def carry_out(
     recipe: AnyRecipe, *, out: Path, resume: bool = False, seconds: float | None = None, quiet: bool = False
 ) -> AnyResult:
-    """Carry out a recipe of any kind. `seconds` ends it early, to be resumed."""
+    """Carry out a recipe of any kind. The run ends early after `seconds` and can be resumed."""
     if isinstance(recipe, Recipe):
         return train_conductor(recipe, out=out, resume=resume, seconds=seconds, quiet=quiet)
-    quieten()
-    with held(out), within_disk():
+    silence_libraries()
+    with locked(out), within_disk():
         claim(recipe, out, resume=resume)
         if isinstance(recipe, SpecialistsRecipe):
             from dirigent_gym.train.specialists import train_specialists
@@ -163,22 +163,22 @@ def train_conductor(
     quiet: bool = False,
     workers: Mapping[str, Worker] | None = None,
 ) -> Result:
-    """Carry a conductor's recipe out. `workers` replace the recipe's own, by name."""
+    """Carry out a conductor's recipe. `workers` replace the recipe's own, by name."""
     began = time.monotonic()
-    quieten()
+    silence_libraries()
     stop = Stop()
-    with held(out), within_disk(), ends_gently(stop, aloud=not quiet):
+    with locked(out), within_disk(), stop_on_signal(stop, aloud=not quiet):
         claim(recipe, out, resume=resume)
         progress = Progress(out, steps=recipe.grpo.steps, quiet=quiet)
-        with closing(progress), opened_hands(recipe, out, workers) as (hands, runner):
+        with closing(progress), opened_resources(recipe, out, workers) as (resources, runner):
             base = open_base(recipe.base, lambda: lessons_of(recipe, out), out, seed=recipe.seed)
             start = warm_start(recipe, base, out, progress)
-            task = gym_task(recipe, hands, runner)
+            task = gym_task(recipe, resources, runner)
             sampler = sampler_for(recipe, base)
             measured = measure_start(recipe, base, start, task, out)
             fault = measured.fault if recipe.warm_start.lessons != "none" else ""
             progress.say(f"warm start: {measured.figures}{f'; {fault}' if fault else ''}")
-            following = _Following(recipe, progress, steps_taken(out / LOOP))
+            recorder = _StepRecorder(recipe, progress, steps_taken(out / LOOP))
             deadline_s = math.inf if seconds is None else seconds - (time.monotonic() - began)
             try:
                 with within_memory("in a step", advice=f"lower grpo.minibatch_rows, {recipe.grpo.minibatch_rows} now"):
@@ -189,19 +189,21 @@ def train_conductor(
                         FromStart(sampler, base, start) if recipe.algorithm == "rft" else sampler,
                         loop_settings(recipe),
                         out / LOOP,
-                        observe=following,
+                        observe=recorder,
                         stop_after_s=deadline_s,
-                        stop=lambda: bool(stop.reason) or hands.refused,
+                        stop=lambda: bool(stop.reason) or resources.refused,
                         runner=runner,
                     )
                 if not recipe.grpo.steps:
-                    following.dev = task.measure(greedy_plans(base, adapter, sampler))
+                    recorder.dev = task.measure(greedy_plans(base, adapter, sampler))
             except (Collapsed, CapReached) as ended:
                 stop.reason = str(ended)
                 adapter = Adapter.load(out / LOOP / "adapter", device="cpu")
-                following.step = steps_taken(out / LOOP)
-            if following.step < recipe.grpo.steps and not stop.reason:
-                out_of_money = hands.spending.reached if hands.spending is not None and hands.refused else ""
+                recorder.step = steps_taken(out / LOOP)
+            if recorder.step < recipe.grpo.steps and not stop.reason:
+                out_of_money = (
+                    resources.spending.reached if resources.spending is not None and resources.refused else ""
+                )
                 stop.reason = out_of_money or "stopped: out of time. Go on with --resume"
             if stop.reason:
                 progress.say(stop.reason)
@@ -210,36 +212,36 @@ def train_conductor(
         result = Result(
             recipe=recipe.name,
             out=str(out),
-            step=following.step,
+            step=recorder.step,
             steps=recipe.grpo.steps,
             stopped=stop.reason,
             adapter=str(out / "adapter"),
             gguf=str(out / GGUF_FILE),
             start=msgspec.structs.asdict(measured),
-            dev=following.dev,
+            dev=recorder.dev,
             ceiling=task.ceiling,
             seconds=time.monotonic() - began,
-            spent_usd=0.0 if hands.spending is None else hands.spending.spent_usd,
+            spent_usd=0.0 if resources.spending is None else resources.spending.spent_usd,
         )
         write_durably(out / RESULT_FILE, msgspec.json.encode(result))
     return result
 
 
 @contextmanager
-def opened_hands(
+def opened_resources(
     recipe: Recipe, out: Path | None = None, workers: Mapping[str, Worker] | None = None
-) -> Iterator[tuple[Hands, asyncio.Runner]]:
-    """The recipe's workers, and the runner of the event loop on which they live."""
+) -> Iterator[tuple[Resources, asyncio.Runner]]:
+    """Opens the recipe's workers, and the runner of the event loop that they use."""
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
         try:
-            yield runner.run(stack.enter_async_context(open_hands(recipe, out=out, workers=workers))), runner
+            yield runner.run(stack.enter_async_context(open_resources(recipe, out=out, workers=workers))), runner
         finally:
             runner.run(stack.aclose())
 
 
 def loop_settings(recipe: Recipe) -> GrpoSettings:
-    """The recipe's settings, as the loop knows them."""
+    """The recipe's settings in the form that the loop takes."""
     grpo = recipe.grpo
     return GrpoSettings(
         steps=grpo.steps,
@@ -259,28 +261,28 @@ def sampler_for(recipe: Recipe, base: Base) -> BatchedSampler:
     return BatchedSampler(end=base.end, max_tokens=recipe.grpo.max_completion_tokens)
 
 
-def gym_task(recipe: Recipe, hands: Hands, runner: asyncio.Runner) -> GymTask:
-    """The recipe's questions over its workers, with the ceiling of its development questions."""
-    pool = tuple(worker.info for worker in hands.workers.values())
+def gym_task(recipe: Recipe, resources: Resources, runner: asyncio.Runner) -> GymTask:
+    """The recipe's questions and workers as a task, with the ceiling of its development questions measured."""
+    pool = tuple(worker.info for worker in resources.workers.values())
     rows, dev = training_rows(recipe, pool), dev_rows(recipe, pool, n=recipe.eval.n)
-    task = GymTask(recipe, rows=rows, dev=dev, hands=hands, runner=runner)
+    task = GymTask(recipe, rows=rows, dev=dev, resources=resources, runner=runner)
     task.measure_ceiling()
     return task
 
 
 def lessons_of(recipe: Recipe, out: Path) -> Sequence[Lesson]:
-    """The warm start's lessons; none if the recipe has a start of its own."""
+    """The warm start's lessons; empty if the recipe starts from an adapter of its own."""
     if recipe.warm_start.lessons == "none":
         return ()
     return [Lesson(pair.messages, pair.completion) for pair in lessons_for(recipe, out)]
 
 
 def open_base(settings: BaseSettings, lessons: Callable[[], Sequence[Lesson]], out: Path, *, seed: int) -> Base:
-    """The base of a recipe. A tiny one is made, learns these lessons, and is kept in the run's folder."""
+    """Open the base of a recipe. A tiny base is made once, fitted to these lessons and saved in the run's folder."""
     if settings.weights:
         return Base.from_gguf(weights_file(settings.weights))
     assert settings.tiny is not None, "BaseSettings has one of the two"
-    # A tiny model's products are too small to share: threads that wait for one another cost ten times the work.
+    # A tiny model's matrix products are too small to share: waiting threads would cost ten times the work.
     torch.set_num_threads(1)
     folder = out / WARM_START / "base"
     if not (folder / "shape.json").is_file():
@@ -292,43 +294,43 @@ def open_base(settings: BaseSettings, lessons: Callable[[], Sequence[Lesson]], o
 
 
 def weights_file(name: str) -> Path:
-    """A GGUF file by its path, or by the name of known weights that were fetched before."""
+    """The path of a GGUF file, given its path or the name of known weights that were fetched before."""
     if name in KNOWN:
         path = cached(name)
         if path is None:
             raise ConfigError(f"the weights {name} are not here yet; `dirigent pool pull` fetches them")
         return path
     if not Path(name).is_file():
-        raise ConfigError(f"base.weights is {name!r}, which is no file and none of: {', '.join(KNOWN)}")
+        raise ConfigError(f"base.weights is {name!r}, which is neither a file nor one of: {', '.join(KNOWN)}")
     return Path(name)
 
 
 def adapter_file(name: str) -> Path:
-    """An adapter by its path, or by the name of one that ships."""
+    """The path of an adapter, given its path or the name of an adapter that ships."""
     if Path(name).exists():
         return Path(name)
     if name not in (known := packaged()):
-        raise ConfigError(f"warm_start.adapter is {name!r}, which is no file and none of: {', '.join(known)}")
+        raise ConfigError(f"warm_start.adapter is {name!r}, which is neither a file nor one of: {', '.join(known)}")
     return known[name]
 
 
 def warm_start(recipe: Recipe, base: Base, out: Path, progress: Progress) -> Adapter:
-    """The adapter that the run starts from: read from the run's folder, or made and kept there."""
+    """The adapter that the run starts from, read from the run's folder; it is made and saved there first if missing."""
     folder, device = out / WARM_START, str(base.weights["model.norm.weight"].device)
     if not (folder / SEAL).is_file():
-        _made_start(recipe, base, out, progress).save(folder / "policy", base=base.name)
+        _fit_start(recipe, base, out, progress).save(folder / "policy", base=base.name)
         write_durably(folder / SEAL, msgspec.json.encode({"steps": recipe.warm_start.steps}))
-    # Always read from the disk, so that a run and its resumption start from the same numbers.
+    # The adapter is always read from the disk, so that a run and its resumption start from the same numbers.
     try:
         return Adapter.load(folder / "policy", device=device)
     except Exception as error:
         raise ConfigError(
             f"the warm start in {folder} cannot be read: {error}. "
-            "Bring the files back, or delete the folder to have it fitted again"
+            "Bring the files back, or delete the folder to fit the warm start again"
         ) from None
 
 
-def _made_start(recipe: Recipe, base: Base, out: Path, progress: Progress) -> Adapter:
+def _fit_start(recipe: Recipe, base: Base, out: Path, progress: Progress) -> Adapter:
     start = recipe.warm_start
     if start.adapter:
         return load_adapter(adapter_file(start.adapter), base=base)
@@ -354,11 +356,11 @@ def _made_start(recipe: Recipe, base: Base, out: Path, progress: Progress) -> Ad
 
 
 def measure_start(recipe: Recipe, base: Base, start: Adapter, task: GymTask, out: Path) -> WarmStart:
-    """Validity, evenness and accuracy of the start on development questions, measured once a run."""
+    """Measure validity, evenness and accuracy of the start on development questions, once a run."""
     file = out / WARM_START / "start.json"
     if file.is_file():
         return msgspec.json.decode(file.read_bytes(), type=WarmStart)
-    rows = dev_rows(recipe, [worker.info for worker in task.hands.workers.values()], n=recipe.warm_start.measure)
+    rows = dev_rows(recipe, [worker.info for worker in task.resources.workers.values()], n=recipe.warm_start.measure)
     sampler, prompts = sampler_for(recipe, base), [base.prompt_ids(row.messages) for row in rows]
     with torch.no_grad():
         decoder = Decoder(base.weights, base.shape, start)
@@ -383,7 +385,7 @@ def _share(scored: Sequence[Scored], what: str) -> float:
 
 
 class FromStart:
-    """A sampler that always writes with the start's weights: rejection sampling draws nothing from what it learns."""
+    """A sampler that always writes with the start's weights, because rejection sampling draws from the start alone."""
 
     def __init__(self, sampler: Sampler, base: Base, start: Adapter) -> None:
         self._sampler = sampler
@@ -399,14 +401,14 @@ class FromStart:
         return self._sampler.greedy(decoder, prompts)
 
 
-class _Following:
+class _StepRecorder:
     """Records every step and shows the line of progress."""
 
     def __init__(self, recipe: Recipe, progress: Progress, step: int) -> None:
         self.recipe = recipe
         self.progress = progress
         self.step = step
-        """Steps that were taken."""
+        """The number of steps taken so far."""
         self.dev: dict[str, float] = {}
         self._seconds = 0.0
 
@@ -423,8 +425,8 @@ class _Following:
         self.progress.show(self.step, figures | {"step_seconds": self._seconds}, seconds_left=left)
 
 
-def quieten() -> None:
-    """Keep libraries from writing over the progress line, and from looking for a network."""
+def silence_libraries() -> None:
+    """Keep libraries from writing over the progress line and from using the network."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from transformers.utils import logging
@@ -440,8 +442,8 @@ def main() -> None:
         "--out", type=Path, help="the run's folder; default: runs/NAME of the recipe, with --seed runs/NAME-seed-N"
     )
     parser.add_argument("--seed", type=int, help="another seed than the recipe's")
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint, as the recipe is now")
-    parser.add_argument("--seconds", type=float, help="end, with a checkpoint, before this much time has passed")
+    parser.add_argument("--resume", action="store_true", help="continue from the last checkpoint of this recipe's run")
+    parser.add_argument("--seconds", type=float, help="end the run, with a checkpoint, before this time has passed")
     args = parser.parse_args()
     try:
         recipe = load_recipe(args.recipe, seed=args.seed)

@@ -2,10 +2,10 @@
 
     dirigent train gym/recipes/specialists.toml [--resume] [--seconds 540]
 
-Each adapter is fitted on the specialist's own examples, judged on fresh ones, and fitted for another round while it is
-short of the goal and rounds are left. After every round it is on the disk with its score, so a run that is cut loses at
-most one round and `--resume` takes the next. At the end all of them are asked every skill and the test; reliable
-specialists answer greedily, the noisy one is sampled at temperature 1.
+Each adapter is fitted on the specialist's own examples and judged on fresh ones. If it misses the goal and rounds are
+left, it is fitted for another round. After every round the adapter and its score are on the disk, so a run that is cut
+loses at most one round and `--resume` takes the next. At the end every specialist is asked every skill and the test;
+reliable specialists answer greedily, the noisy one is sampled at temperature 1.
 
 The run's folder: `adapters/NAME/` (PEFT), `fitted/NAME.json`, `specialists.jsonl`, `figures.json` for packing, and
 `matrix.json` and `matrix.md`.
@@ -32,8 +32,8 @@ from dirigent_gym.questions.judging import (
     Matrix,
     conversations_for,
     exam_of,
+    mark_replies,
     markdown,
-    marked,
     matrix_of,
     messages_of,
     same,
@@ -54,28 +54,28 @@ ANSWER_TOKENS = 24
 
 
 class Score(msgspec.Struct, frozen=True):
-    """How an adapter does on fresh examples of its own: asked directly, with results to read, and off its skill."""
+    """An adapter's accuracy on fresh examples: asked directly, with results to read, and outside its skill."""
 
     own: float
-    """Of a specialist of small numbers: on small numbers."""
+    """For a specialist of small numbers: its accuracy on small numbers."""
     direct: float
     reading: float
     unknown: float
-    """Share of others' work that it leaves alone."""
+    """The share of others' questions that it answers with `unknown`."""
     n: int
     large: float | None = None
-    """Of a specialist of small numbers: on the larger ones, where it should fail."""
+    """For a specialist of small numbers: its accuracy on larger numbers, where it should fail."""
 
 
 class Fitted(msgspec.Struct, frozen=True):
-    """How far a specialist is."""
+    """How far a specialist's fitting has come."""
 
     rounds: int
     score: Score
     done: bool
-    """The goal is reached, or all rounds are used."""
+    """Whether the goal is reached, or all rounds are used."""
     seconds: float = 0.0
-    """Of its last round."""
+    """The duration of its last round."""
 
 
 class SpecialistsResult(msgspec.Struct, frozen=True):
@@ -83,7 +83,7 @@ class SpecialistsResult(msgspec.Struct, frozen=True):
     out: str
     scores: dict[str, Score]
     missing: tuple[str, ...] = ()
-    """Those that time was too short for."""
+    """The specialists that the time was too short for."""
     matrix: Matrix | None = None
     seconds: float = 0.0
 
@@ -101,10 +101,15 @@ class SpecialistsResult(msgspec.Struct, frozen=True):
 def train_specialists(
     recipe: SpecialistsRecipe, *, out: Path, seconds: float | None = None, quiet: bool = False
 ) -> SpecialistsResult:
-    """Fit the specialists that are not done yet in this folder, then judge all of them if all are done."""
+    """Fit the specialists of this folder that are not done yet, then judge all of them if all are done."""
     began = time.monotonic()
     names = recipe.names or tuple(specialist.name for specialist in ROSTER)
-    base = open_base(recipe.base, _all_lessons, out, seed=recipe.seed)
+
+    def all_lessons() -> list[Lesson]:
+        """Lessons of every specialist, for a tiny base."""
+        return [lesson for specialist in ROSTER for lesson in lessons_of(specialist, 40, seed=0)]
+
+    base = open_base(recipe.base, all_lessons, out, seed=recipe.seed)
     for name in names:
         while not is_done(out, name):
             if seconds is not None and time.monotonic() - began + _round_seconds(out, name) >= seconds:
@@ -159,11 +164,6 @@ def lessons_of(specialist: Specialist, n: int, *, seed: int) -> list[Lesson]:
     ]
 
 
-def _all_lessons() -> list[Lesson]:
-    """Of every specialist: what a tiny base learns."""
-    return [lesson for specialist in ROSTER for lesson in lessons_of(specialist, 40, seed=0)]
-
-
 def _settings(fit: FitSettings, *, seed: int) -> ImitationSettings:
     return ImitationSettings(
         rank=fit.rank,
@@ -189,7 +189,7 @@ def read_fitted(out: Path, name: str) -> Fitted | None:
 
 
 def _round_seconds(out: Path, name: str) -> float:
-    """How long a specialist's next round may take: as its last one; before its first, as the longest of any."""
+    """The likely duration of a specialist's next round: that of its last; before its first, the longest of others."""
     if (own := read_fitted(out, name)) is not None:
         return own.seconds
     others = (read_fitted(out, specialist.name) for specialist in ROSTER)
@@ -200,7 +200,7 @@ def _round_seconds(out: Path, name: str) -> float:
 
 
 def score_specialist(base: Base, adapter: Adapter, specialist: Specialist, *, n: int = 2000) -> Score:
-    """Its replies to fresh examples, against the right answers."""
+    """The accuracy of its replies to fresh examples."""
     fresh = examples(msgspec.structs.replace(specialist, noise=0.0), n, seed=900)
     rng = random.Random(f"marks of judging {specialist.name}")
     conversations = [messages_of(example, f"{rng.getrandbits(64):016x}") for example in fresh]
@@ -219,20 +219,20 @@ def score_specialist(base: Base, adapter: Adapter, specialist: Specialist, *, n:
 
 
 def truth(example: Example) -> str:
-    """The right answer, also if the specialist is taught a wrong one."""
+    """The right answer, even if the specialist learns a wrong one."""
     if example.answer == UNKNOWN or not example.operation:
         return example.answer
     return OPERATIONS[example.operation].table[example.key]
 
 
 def judge_all(recipe: SpecialistsRecipe, base: Base, names: Sequence[str], *, out: Path) -> Matrix:
-    """Every adapter of this folder on every skill and alone on the test, as a table beside them."""
+    """Ask every adapter of this folder every skill and the test alone; write the table beside them."""
     exam = exam_of(recipe.matrix, test=recipe.alone)
     marks = {}
     for name in names:
         adapter = Adapter.load(out / "adapters" / name, device=_device(base))
         seed = 0 if find_specialist(name).noise else None
-        marks[name] = marked(exam, name, replies_to(base, adapter, conversations_for(exam, name), seed=seed))
+        marks[name] = mark_replies(exam, name, replies_to(base, adapter, conversations_for(exam, name), seed=seed))
     matrix = matrix_of(exam, marks)
     write_durably(out / "matrix.json", msgspec.json.format(msgspec.json.encode(matrix)))
     write_durably(out / "matrix.md", markdown(matrix).encode())
@@ -258,7 +258,7 @@ def replies_to(
 
 
 def pack_figures(scores: Mapping[str, Score]) -> dict[str, dict[str, float]]:
-    """Scores as `dirigent_gym/train/pack.py` wants them for the cards."""
+    """Scores in the form that `dirigent_gym/train/pack.py` takes for the cards."""
     return {
         name: {key: value for key, value in msgspec.structs.asdict(score).items() if value is not None}
         for name, score in scores.items()

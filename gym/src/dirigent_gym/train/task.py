@@ -1,8 +1,8 @@
-"""The gym as a task of `dirigent.learn.grpo`: draws questions, carries plans out, and says what they are worth.
+"""The gym as a task of `dirigent.learn.grpo`: draws questions, carries plans out and scores them.
 
-A prompt is what a trained planner reads in serving. A plan is carried out with `Conductor.run`, so limits, faults and
-traces are those of serving: a plan that does not parse earns the penalty, a worker that fails drops its rollout. The
-curriculum and the weight of cost follow what the policy can do; checkpoints hold both.
+A prompt is the text that a trained planner reads in serving. A plan is carried out with `Conductor.run`, so limits,
+faults and traces are those of serving: a plan that does not parse earns the penalty, and a worker that fails drops its
+rollout. The curriculum and the weight of cost follow the policy's accuracy; checkpoints hold both.
 
 The two controls that imitate (`algorithm = "rft"` and `"online_rft"`) are here too: a right plan counts 1, any other 0.
 """
@@ -35,28 +35,28 @@ from dirigent_gym.train.reward import (
     score,
 )
 from dirigent_gym.train.rows import Rows, right_plan
-from dirigent_gym.train.workers import Hands
+from dirigent_gym.train.workers import Resources
 
 
 class Collapsed(LimitError):
-    """The policy lost what it could do: one worker, one step, or no valid plans."""
+    """The policy collapsed: one worker, one step, or no valid plans."""
 
 
 class TaskState(msgspec.Struct, frozen=True):
-    """What the task remembers between steps."""
+    """The state that the task keeps between steps and in checkpoints."""
 
     rows: RowState
     collapse: CollapseState = CollapseState()
     cost_from_step: int | None = None
     """The step from which cost counts."""
     steps: int = 0
-    """Steps that were scored."""
+    """The number of steps scored."""
 
 
 class GymTask:
-    """Questions of a recipe, over its workers. `dev` drives the curriculum and the weight of cost.
+    """The questions of a recipe with its workers. `dev` drives the curriculum and the weight of cost.
 
-    `runner` runs what is awaited from plain code, on the event loop that the workers live on.
+    `runner` runs coroutines for code that is not async, on the workers' event loop.
     """
 
     def __init__(
@@ -65,28 +65,28 @@ class GymTask:
         *,
         rows: Rows,
         dev: Sequence[Row],
-        hands: Hands,
+        resources: Resources,
         runner: asyncio.Runner,
     ) -> None:
         self.recipe = recipe
         self.rows = rows
         self.dev = list(dev)
-        self.hands = hands
+        self.resources = resources
         self.ceiling = 1.0
-        """Accuracy of the right plans on the development questions; 1 if the tasks do not know theirs."""
+        """The accuracy of the right plans on the development questions; 1 if the right plans are unknown."""
         self._runner = runner
         self._scoring = ScoreSettings(recipe.reward, seed=recipe.seed, max_steps=recipe.rows.max_steps)
         self._collapse = Collapse()
         self._cost_from_step: int | None = None
         self._steps = 0
-        # Tasks from a file have a test of their own.
+        # Tasks from a file have a test set of their own.
         self._held_out = None if recipe.tasks.file else held_out()
 
-    # ---- what dirigent.learn.grpo calls
+    # ---- the methods that dirigent.learn.grpo calls
 
     def draw(self, count: int, *, step: int, rng: random.Random) -> list[Asked]:
-        """New rows of the present stage. Once the first stage is passed, more are drawn than asked for: by then about
-        half of the groups score all alike and teach nothing."""
+        """New rows of the present stage. After the first stage more rows than asked for are drawn, because about half
+        of the groups then score all alike and teach nothing."""
         begun = self.rows.state.stage > 0 or bool(self.recipe.tasks.file)
         rows = self.rows.draw(round(count * self.recipe.grpo.oversample) if begun else count)
         if self._held_out is not None:
@@ -108,13 +108,13 @@ class GymTask:
         lambda_ = lambda_at(step, self._cost_from_step, self.recipe.cost)
         figures |= {"lambda": lambda_, "stage": float(self.rows.state.stage)}
         rollouts_PG = self._rollouts(scored_PG, lambda_, seed=self.recipe.seed * 1_000_003 + step)
-        # Figures of the whole step go with its first rollout: the mean over one value is that value.
+        # The first rollout carries the figures of the whole step: the mean over one value is that value.
         first = rollouts_PG[0][0]
         rollouts_PG[0][0] = msgspec.structs.replace(first, facts=figures)
         return rollouts_PG
 
     def measure(self, write: Callable[[Sequence[Asked]], list[str]]) -> dict[str, float]:
-        """Greedy plans for the development questions. They open stages of the curriculum and start the cost."""
+        """Carry out greedy plans for the development questions. The figures open stages and start the cost."""
         plans = write([Asked(row.id, row.messages, row) for row in self.dev])
         figures = step_metrics(self.dev, self.carried_out(self.dev, plans))
         depths = {row.task.depth: f"accuracy_depth_{row.task.depth}" for row in self.dev}
@@ -139,36 +139,38 @@ class GymTask:
         self._cost_from_step = known.cost_from_step
         self._steps = known.steps
 
-    # ---- the rest
+    # ---- helpers
 
     async def outcomes(self, rows: Sequence[Row], texts: Sequence[str]) -> list[Scored]:
-        """What became of each text as a plan for its row. A call beyond the cost cap drops it."""
-        hands = self.hands
-        return await score(rows, texts, hands.workers, self._scoring, sandbox=hands.sandbox, ledger=hands.spending)
+        """The score of each text as a plan for its row. A plan is dropped if the cost cap refuses one of its calls."""
+        resources = self.resources
+        return await score(
+            rows, texts, resources.workers, self._scoring, sandbox=resources.sandbox, ledger=resources.spending
+        )
 
     def carried_out(self, rows: Sequence[Row], texts: Sequence[str]) -> list[Scored]:
-        """The same from plain code, for figures. Raises `CapReached` if the workers could not be paid for all."""
+        """The same for code that is not async. Raises `CapReached` if the cost cap refused a call."""
         scored = self._runner.run(self.outcomes(rows, texts))
-        if self.hands.spending is not None:
-            self.hands.spending.require_open()
+        if self.resources.spending is not None:
+            self.resources.spending.require_open()
         return scored
 
     def measure_ceiling(self) -> None:
-        """Carry out the right plans of the development questions; a row that its pool cannot solve counts as wrong."""
+        """Carry out the right plans of the development questions. A row that its pool cannot solve counts as wrong."""
         if any(row.task.sketch is None for row in self.dev):
             return
         known = [(row, plan) for row in self.dev if (plan := right_plan(row)) is not None]
-        texts = [format_plan(row.as_shown(plan), row.shown, dialect="lines") for row, plan in known]
+        texts = [format_plan(row.with_shown_names(plan), row.shown, dialect="lines") for row, plan in known]
         scored = self.carried_out([row for row, _ in known], texts)
         self.ceiling = sum(one.correct for one in scored) / len(self.dev)
 
     def _spent(self) -> dict[str, float]:
-        return {} if self.hands.spending is None else {"spent_usd": self.hands.spending.spent_usd}
+        return {} if self.resources.spending is None else {"spent_usd": self.resources.spending.spent_usd}
 
     def _rollouts(self, scored_PG: list[list[Scored]], lambda_: float, *, seed: int) -> list[list[Rollout]]:
         recipe = self.recipe
         rewards_PG = controlled(rewards(scored_PG, lambda_, recipe.reward), scored_PG, recipe.reward, seed=seed)
-        # Of a group that the cost cap cut, the cheap plans would be learned from.
+        # In a group that the cost cap cut, only the cheap plans were scored, and the policy would learn from those.
         cut = [any(one.unpaid for one in scored_G) for scored_G in scored_PG]
         rewards_PG = [[None] * len(group) if out else group for group, out in zip(rewards_PG, cut, strict=True)]
         by_spread = recipe.grpo.scale == "with_cost" and lambda_ > 0

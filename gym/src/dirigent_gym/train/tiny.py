@@ -1,7 +1,7 @@
 """A base model small enough for tests: a random Llama and a tokenizer of the gym's own words.
 
-It knows nothing: the warm start has to teach it to write at all. Everything else about it (chat template, end mark,
-names of its layers) is as in the real base, so the same code trains both.
+It knows nothing: the warm start has to teach it to write at all. Its chat template, end mark and layer names are those
+of the real base, so the same code trains both.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_TOKENS = 512
 
 
 def make_tiny(lessons: Sequence[Lesson], settings: TinySettings, *, seed: int) -> tuple[Any, Any]:
-    """A tiny model with its tokenizer, all of its weights fitted to the lessons: what pretraining is to a real one."""
+    """A tiny model and its tokenizer. All its weights are fitted to the lessons, in place of pretraining."""
     texts = [text for one in lessons for text in (*(message.text for message in one.prompt), one.reply)]
     model, tokenizer = tiny_base(texts, settings=settings, seed=seed)
     optimiser = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.0)
@@ -61,7 +61,7 @@ def _padded(tokenizer: Any, lessons: Sequence[Lesson]) -> tuple[torch.Tensor, to
 
 
 def tiny_base(texts: Sequence[str], *, settings: TinySettings, seed: int) -> tuple[Any, Any]:
-    """Model and tokenizer; the same for the same texts and seed."""
+    """The model and its tokenizer; the same for the same texts and seed."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     tokenizer = tiny_tokenizer(texts, words=settings.words)
@@ -84,7 +84,7 @@ def tiny_base(texts: Sequence[str], *, settings: TinySettings, seed: int) -> tup
 
 
 def tiny_tokenizer(texts: Sequence[str], *, words: int) -> Any:
-    """Byte-level, so that any text can be written; digits stand alone, so that a few tokens make every number."""
+    """Byte-level, so that it can write any text; digits are tokens of their own, so that few tokens make any number."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

@@ -2,13 +2,13 @@
 
     accelerate launch --config_file recipes/zero3.yaml -m dirigent_gym.train.trl_run recipes/paper-7b.toml --out FOLDER
 
-TRL samples (with vLLM if the recipe says so), computes advantages and loss, and divides the model among the GPUs with
-accelerate. This program gives it two things by its public interface: a dataset of prompts, and a reward function, which
-carries each plan out over the recipe's workers and judges the answer. `[trl]` in the recipe is `trl.GRPOConfig`, key by
-key. For small models on one GPU, `dirigent.learn.grpo` is quicker. Needs the extra `trl`.
+TRL samples (with vLLM if the recipe asks for it), computes advantages and loss, and divides the model among the GPUs
+with accelerate. This program gives it two things by its public interface: a dataset of prompts, and a reward function,
+which carries each plan out over the recipe's workers and judges the answer. `[trl]` in the recipe is `trl.GRPOConfig`,
+key by key. For small models on one GPU, `dirigent.learn.grpo` is quicker. Needs the extra `trl`.
 
 A plan that met a fault of a worker or a judge gets the mean reward of its group, as far as this process scores the
-group, so that the fault moves nothing: TRL would count a missing reward as 0.
+group, so that the fault changes nothing: TRL would count a missing reward as 0.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from dirigent.tasks.task import Task
 from dirigent.workers.pool import Pool
 from dirigent_gym.train.workers import open_pool
 
-OURS = ("output_dir", "seed", "remove_unused_columns")
+SET_HERE = ("output_dir", "seed", "remove_unused_columns")
 """Settings of TRL that this program sets itself."""
 
 
@@ -50,7 +50,7 @@ class PlanRewards(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TrlRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A run in full; the TOML file mirrors it. Paths are read from the folder in which the program starts."""
+    """The settings of a run; the TOML file mirrors them. Paths are relative to the folder the program starts in."""
 
     name: str
     model: str
@@ -73,14 +73,14 @@ class TrlRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deadline_s: float = 300.0
     """For one plan; a plan that takes longer counts as a fault of the workers."""
     max_cost_usd: float | None = None
-    """Most that the workers may cost, shared evenly among the processes. The run ends once a call is refused."""
+    """The most that the workers may cost, shared evenly among the processes. The run ends once a call is refused."""
     reward: PlanRewards = PlanRewards()
     trl: dict[str, Any] = {}
     """Settings of `trl.GRPOConfig`."""
 
 
 class PlanReward:
-    """A reward function for `GRPOTrainer`: what each completion is worth as a plan for its task."""
+    """A reward function for `GRPOTrainer`: scores each completion as a plan for its task."""
 
     __name__ = "plan"
 
@@ -186,7 +186,7 @@ def trl_config(recipe: TrlRecipe, out: Path) -> Any:
 
     known = [field.name for field in fields(GRPOConfig) if field.init]
     for key in recipe.trl:
-        if key in OURS:
+        if key in SET_HERE:
             raise ConfigError(f"[trl] sets {key}, which the program sets itself; leave it out")
         if key not in known:
             raise ConfigError(f"[trl] sets {key}, which trl.GRPOConfig does not know{toml.nearest(key, known)}")
@@ -197,7 +197,7 @@ def trl_config(recipe: TrlRecipe, out: Path) -> Any:
 
 
 def prompts(tasks: Sequence[Task], pool: Pool, recipe: TrlRecipe) -> Any:
-    """The tasks as a dataset: what the model is asked, and the task itself for the reward."""
+    """The tasks as a dataset: the planner's prompt, and the task itself for the reward."""
     from datasets import Dataset
 
     limits, secret = Limits(max_steps=recipe.max_steps), secrets.token_hex(8)
@@ -222,7 +222,7 @@ def read_tasks(file: str) -> list[Task]:
 
 @contextmanager
 def opened(recipe: TrlRecipe) -> Iterator[tuple[Pool, Sandbox | None, Callable[[Any], Any]]]:
-    """The workers, a sandbox if any task wants one, and a function that runs coroutines on their event loop."""
+    """Opens the workers and, if any task needs one, a sandbox; also yields a function that runs their coroutines."""
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
 
@@ -243,7 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --out")
+    parser.add_argument("--resume", action="store_true", help="continue from the last checkpoint in --out")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting, e.g. trl.bf16"
     )

@@ -1,7 +1,7 @@
-"""The workers of a recipe, what they may cost, and where programs that are answers run.
+"""The workers of a recipe, their cost cap, and the sandbox for answers that are programs.
 
-The gym's workers answer by its tables and cost nothing. A configured pool is really asked: `Spending` keeps what it has
-cost in the run's folder and refuses calls beyond the recipe's cap.
+The gym's workers answer by its tables and cost nothing. The workers of a configured pool are really asked: `Spending`
+records their cost in the run's folder and refuses calls beyond the recipe's cap.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from dirigent_gym.train.rows import read_tasks
 SPENT_FILE = "spent.jsonl"
 
 
-class Hands(msgspec.Struct, frozen=True):
-    """All that carries plans out and judges their answers."""
+class Resources(msgspec.Struct, frozen=True):
+    """The workers, the sandbox and the budget that plans are carried out with."""
 
     workers: Mapping[str, Worker]
     sandbox: Sandbox | None = None
@@ -45,30 +45,30 @@ class Hands(msgspec.Struct, frozen=True):
 
 
 @asynccontextmanager
-async def open_hands(
+async def open_resources(
     recipe: Recipe, *, out: Path | None = None, workers: Mapping[str, Worker] | None = None
-) -> AsyncIterator[Hands]:
-    """The recipe's workers, or those given, ready to be asked. The run's folder `out` remembers what they have cost.
+) -> AsyncIterator[Resources]:
+    """Opens the recipe's workers, or those given. The run's folder `out` stores their cost between parts of a run.
 
-    Raises ConfigError for a worker or a task that could not be used, before anything is paid.
+    Raises ConfigError for a worker or a task that cannot be used, before any call is paid.
     """
     opened: AbstractAsyncContextManager[Mapping[str, Worker]]
     if workers is None and recipe.workers.kind == "config":
         opened = open_pool(Path(recipe.workers.config), profile=recipe.workers.profile)
     else:
         opened = nullcontext(workers or exact_workers(RL_ROSTER, misled=recipe.workers.misled))
-    async with await _sandbox_for(recipe.tasks) as sandbox, opened as hands:
-        yield Hands(hands, sandbox, _spending(recipe.workers, hands, out))
+    async with await _sandbox_for(recipe.tasks) as sandbox, opened as ready:
+        yield Resources(ready, sandbox, _spending(recipe.workers, ready, out))
 
 
 def exact_workers(specialists: Iterable[Specialist] = ROSTER, *, misled: float = 0.0) -> dict[str, Worker]:
-    """Workers by name that answer as perfectly trained specialists would, with the luck of each request's seed."""
+    """Workers by name that answer as perfectly trained specialists would; each request's seed decides their luck."""
     return {one.name: ExactSpecialist(one, seed=None, misled=misled) for one in specialists}
 
 
 @asynccontextmanager
 async def open_pool(file: Path, *, profile: str = "") -> AsyncIterator[Pool]:
-    """The workers of a configuration, ready to be asked: all of them, or those of a profile but its planning worker."""
+    """Opens the workers of a configuration: all of them, or those of a profile without its planning worker."""
     loaded = load_config(file)
     async with open_runtime(loaded) as runtime:
         pool = runtime.pool
@@ -78,14 +78,14 @@ async def open_pool(file: Path, *, profile: str = "") -> AsyncIterator[Pool]:
                 known = ", ".join(loaded.config.profile) or "none"
                 raise ConfigError(f"{file} has no profile {profile!r}; it has: {known}")
             pool = pool.subset([name for name in found.workers or pool.names if name != found.planner_worker])
-        for name in pool.names:  # the planning worker may have no adapter yet: training makes it
+        for name in pool.names:  # the planning worker is not checked: training may yet make its adapter
             if name in runtime.problems:
                 raise ConfigError(runtime.problems[name])
         yield pool
 
 
 async def _sandbox_for(settings: TaskSettings) -> AbstractAsyncContextManager[Sandbox | None]:
-    """A sandbox, if answers to tasks of a file are programs. A task that cannot be judged is an error now."""
+    """A sandbox, if answers to tasks of a file are programs. Raises ConfigError for a task that cannot be judged."""
     files = [Path(name) for name in (settings.file, settings.dev_file) if name]
     tasks = [(file, task) for file in files for task in read_tasks(file)]
     for file, task in tasks:
@@ -117,16 +117,16 @@ def _spending(settings: WorkerSettings, workers: Mapping[str, Worker], out: Path
 
 
 class CapReached(LimitError):
-    """The run's workers have cost what they may."""
+    """The run's workers have cost as much as the cap allows."""
 
 
 class Spending(Budget):
-    """The ledger of a run. Without a folder it remembers nothing from before.
+    """The ledger of a run. Without a folder it starts at nothing spent.
 
-    Every call is reserved at its worst case before it is made. In training many wait at once, so a call that finds too
-    little left waits until those before it are settled. None is granted fewer tokens than it asked for: an answer cut
-    short would count against the plan. Once a call cannot be paid with all others settled, it and every later one is
-    refused, and the run ends.
+    Every call is reserved at its worst case before it is made. In training many calls wait at once, so a call that
+    finds too little money waits until earlier calls are settled. No call gets fewer tokens than it asked for: an answer
+    cut short would count against the plan. If a call cannot be paid after all others are settled, it and every later
+    call is refused, and the run ends.
     """
 
     def __init__(self, out: Path | None = None, *, max_cost_usd: float | None = None) -> None:
@@ -134,12 +134,12 @@ class Spending(Budget):
         self.refused = False
         self._file = None if out is None else out / SPENT_FILE
         self._open: set[int] = set()
-        """Calls that were reserved and are not settled yet."""
+        """Calls that are reserved and not settled yet."""
         self._settled = asyncio.Event()
         self.spent_usd = 0.0 if self._file is None else _sum(self._file)
 
     def require_open(self) -> None:
-        """Raises `CapReached` once a call was refused: figures over the other plans would be those of cheap plans."""
+        """Raises `CapReached` after a refused call, because figures over the remaining plans would be of cheap ones."""
         if self.refused:
             raise CapReached(self.reached)
 
@@ -165,7 +165,7 @@ class Spending(Budget):
         raise CostError("the cost cap of the run is reached")
 
     async def _whole(self, quote: Quote) -> Hold | None:
-        """A hold for as many tokens as were asked for; None if that is too dear as long as others hold money."""
+        """A hold for as many tokens as the call asked for; None if other holds leave too little money."""
         try:
             hold = await super().reserve(quote)
         except CostError:
@@ -185,7 +185,7 @@ class Spending(Budget):
 
 
 def _sum(file: Path) -> float:
-    """A line that was cut while it was written counts as far as it is a number."""
+    """The sum of the file's lines. A line that was cut while it was written counts if it is a number."""
     try:
         lines = file.read_text(encoding="ascii").split()
     except FileNotFoundError:

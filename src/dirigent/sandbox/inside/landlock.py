@@ -86,7 +86,7 @@ def _restrict(abi: int, rights: dict[str, int]) -> None:
 
 
 def usable_abi(oldest: int = OLDEST_ABI) -> int:
-    """Returns the newest ABI that kernel and module share; 0 if there is none or it is too old."""
+    """Returns the newest ABI that kernel and module share; 0 without landlock or if it is too old."""
     if sys.platform != "linux":
         return 0
     offered = _call(_CREATE_RULESET, None, 0, _ASK_VERSION)
@@ -111,7 +111,7 @@ def _create(abi: int) -> int:
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
-    """Gives rights on a file, or on everything in a folder. A missing path needs none."""
+    """Gives rights on a file, or on everything in a folder. A missing path is skipped."""
     try:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except FileNotFoundError:

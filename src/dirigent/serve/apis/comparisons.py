@@ -209,7 +209,7 @@ _QUESTION = msgspec.json.Decoder(SetQuestionRequest)
 
 
 def _parts(request: Request) -> tuple[Service, Caller]:
-    return request.app.state.service, request.scope["caller"]
+    return request.app.service, request.scope["caller"]
 
 
 def _json(value: Any, status: int = 200) -> Response:

@@ -6,6 +6,7 @@ here and in `runs/`.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
@@ -15,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from dirigent.serve.apis.dirigent_field import PREFIX, merged
-from dirigent.serve.http.body import CLIENT_GONE, admitted, read_body, unless_gone
+from dirigent.serve.http.body import CLIENT_GONE, HEADERS, admitted, read_body, unless_gone
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.policy.admission import Place
 from dirigent.serve.runs.asked import Asked
@@ -24,6 +25,8 @@ from dirigent.serve.runs.start import drafted, prepare, resume
 from dirigent.serve.runs.stream import EventStream, Writer
 from dirigent.serve.service import Service
 from dirigent.store.keys import Caller
+
+_IS_WISH = re.compile(PREFIX.encode()).match
 
 
 class Unfinished(Protocol):
@@ -45,7 +48,7 @@ async def respond(
     `begin` starts a background run and returns the reply; it is needed by APIs that have such runs.
     """
     began = time.monotonic()
-    service: Service = request.app.state.service
+    service: Service = request.app.service
     caller: Caller = request.scope["caller"]
     try:
         found = read(await read_body(request, timeout_s=service.settings.body_timeout_s))
@@ -54,7 +57,7 @@ async def respond(
     place = admitted(service, caller)
     try:
         asked = found if isinstance(found, Asked) else await found.asked(service, caller)
-        if any(name.startswith(PREFIX) for name in request.headers):
+        if any(map(_IS_WISH, request.scope[HEADERS])):
             asked = msgspec.structs.replace(asked, dirigent=merged(asked.dirigent, request.headers))
         run = prepare(service, asked, caller=caller, began=began)
         if not asked.dirigent.dry_run:

@@ -44,7 +44,7 @@ class FeedbackKept(msgspec.Struct, frozen=True):
 
 async def feedback(request: Request) -> Response:
     """Stores a verdict on an answer, once for each run of the caller's key."""
-    service: Service = request.app.state.service
+    service: Service = request.app.service
     caller: Caller = request.scope["caller"]
     try:
         said = decoded(await read_body(request, timeout_s=service.settings.body_timeout_s), _DECODER)

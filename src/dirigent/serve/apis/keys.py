@@ -18,8 +18,8 @@ from dirigent.serve.http.errors import Problem, require_admin
 from dirigent.serve.runs.asked import Strict
 from dirigent.serve.service import Service
 from dirigent.store.audit import AuditRow, verify
-from dirigent.store.keys import Caller, KeyRow, NewKey, Role, create_key, list_keys, revoke_key, rotate_key
-from dirigent.store.ledger import usage
+from dirigent.store.keys import Caller, KeyRow, NewKey, Period, Role, create_key, list_keys, revoke_key, rotate_key
+from dirigent.store.ledger import lefts, usage
 from dirigent.store.tables import audit as audit_table
 from dirigent.store.tables import now, utc_text
 
@@ -42,6 +42,8 @@ class KeyShown(msgspec.Struct, frozen=True):
     """All bounds that are set."""
     spent_usd: float
     calls: int
+    left_usd: dict[Period, float] = {}
+    """What is left of each budget; less than 0 if calls cost more than was held for them."""
 
 
 class KeyList(msgspec.Struct, frozen=True):
@@ -100,8 +102,12 @@ async def keys(request: Request) -> Response:
     require_admin(request)
     store = _service(request).store
     rows = await list_keys(store)
-    spent = [await usage(store, row.caller.key_id) for row in rows]
-    return _json(KeyList(tuple(_shown(row, s.cost_usd, s.calls) for row, s in zip(rows, spent, strict=True))))
+    shown = []
+    for row in rows:
+        spent = await usage(store, row.caller.key_id)
+        left_usd = {one.period: one.usd for one in await lefts(store, row.caller)}
+        shown.append(msgspec.structs.replace(_shown(row, spent.cost_usd, spent.calls), left_usd=left_usd))
+    return _json(KeyList(tuple(shown)))
 
 
 async def make_key(request: Request) -> Response:
@@ -204,7 +210,7 @@ _KEY = msgspec.json.Decoder(KeyRequest)
 
 
 def _service(request: Request) -> Service:
-    service: Service = request.app.state.service
+    service: Service = request.app.service
     return service
 
 

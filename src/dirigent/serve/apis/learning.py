@@ -9,6 +9,9 @@ switch` and `rollback` do; new runs use it at once.
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,20 +20,25 @@ from msgspec import Meta
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from dirigent.config.build import adapter_file
 from dirigent.config.runtime import Runtime
+from dirigent.config.worker_config import WorkerConfig
 from dirigent.errors import ConfigError
-from dirigent.learn.cards import Card
+from dirigent.learn.cards import Card, Share
 from dirigent.serve.http.body import CLIENT_GONE, decoded, read_body
 from dirigent.serve.http.errors import Problem, require_admin
 from dirigent.serve.runs.asked import Strict
 from dirigent.serve.service import Service
 from dirigent.store.audit import Entry, record
 from dirigent.store.keys import Caller
+from dirigent.workers.adapters import packaged, read_cards
 
 MOST_FILES = 200
 MOST_POINTS = 400
 """Points of a curve that are sent; a longer one is thinned."""
 MOST_BYTES = 50_000_000
+UNDER_WAY_S = 600.0
+"""A training whose file has not grown for so long has ended or hangs."""
 CURVES = ("reward", "accuracy", "right", "valid", "steps", "entropy", "distinct", "cost", "calls")
 
 
@@ -43,6 +51,29 @@ class FrontPoint(msgspec.Struct, frozen=True):
     calls: float
     diff: float
     """Accuracy less that of the best single worker, on the same questions."""
+    low: float
+    high: float
+
+
+class PolicyVersion(msgspec.Struct, frozen=True):
+    """An earlier version of a policy."""
+
+    name: str
+    saved_at: str
+    """UTC, ISO 8601."""
+    version: int = 0
+    active: str = ""
+    why: str = ""
+
+
+class FixedPlan(msgspec.Struct, frozen=True):
+    """A fixed plan that was measured on the same questions as the policy."""
+
+    name: str
+    accuracy: float
+    cost: float
+    calls: int
+    diff: float
     low: float
     high: float
 
@@ -65,8 +96,9 @@ class PolicyShown(msgspec.Struct, frozen=True):
     why: str
     more_labels: int | None
     active: str
+    fixed: tuple[FixedPlan, ...] = ()
     profile: str = ""
-    versions: tuple[str, ...] = ()
+    versions: tuple[PolicyVersion, ...] = ()
     """Earlier versions that can be brought back, the oldest first."""
 
 
@@ -78,6 +110,7 @@ class PlannerRow(msgspec.Struct, frozen=True):
     interval: tuple[float, float]
     calls: float
     cost_usd: float | None
+    """Of all questions."""
     seconds_p50: float
     failed: int
 
@@ -98,8 +131,30 @@ class TrainingShown(msgspec.Struct, frozen=True):
 
     folder: str
     steps: int
+    under_way: bool
+    """Its file has grown in the last minutes."""
     curves: dict[str, tuple[tuple[float, float], ...]]
     """Name -> (step, value) pairs."""
+
+
+class AdapterShown(msgspec.Struct, frozen=True):
+    """The adapter of a worker: which version it is, and how well it does."""
+
+    worker: str
+    adapter: str
+    """Its packaged name or its path, as the configuration has it."""
+    bytes: int | None
+    """None: the file is missing."""
+    date: str = ""
+    """Day of its training; empty: it has no card."""
+    commit: str = ""
+    sha256: str = ""
+    data: str = ""
+    """One sentence about its training data."""
+    figures: dict[str, int | float] = {}
+    """Measured after export, by name."""
+    right: Share | None = None
+    """How often its worker was right in calibration."""
 
 
 class Learning(msgspec.Struct, frozen=True):
@@ -108,6 +163,7 @@ class Learning(msgspec.Struct, frozen=True):
     evaluations: tuple[EvaluationShown, ...]
     """The newest first."""
     trainings: tuple[TrainingShown, ...]
+    adapters: tuple[AdapterShown, ...] = ()
     faults: tuple[str, ...] = ()
     """Files that could not be read, and why."""
     object: str = "dirigent.learning"
@@ -123,14 +179,14 @@ class PolicySwitch(Strict, frozen=True):
 async def learning(request: Request) -> Response:
     """Policies with their fronts and versions, cards, evaluations and training runs, for admins."""
     require_admin(request)
-    service: Service = request.app.state.service
+    service: Service = request.app.service
     return _json(await asyncio.to_thread(_learning, service.runtime, service.settings.reports))
 
 
 async def switch_policy(request: Request) -> Response:
     """Switch the operating point of a profile's policy, or bring its last version back, for admins."""
     require_admin(request)
-    service: Service = request.app.state.service
+    service: Service = request.app.service
     caller: Caller = request.scope["caller"]
     try:
         wanted = decoded(await read_body(request, timeout_s=service.settings.body_timeout_s), _SWITCH)
@@ -170,8 +226,7 @@ def _learning(runtime: Runtime, reports: str) -> Learning:
             folder = runtime.loaded.folder / Path(profile.policy).expanduser()
             found = _read(folder / "policy.json", _POLICY, faults)
             if found is not None:
-                versions = tuple(sorted(path.name for path in (folder / "versions").glob("*") if path.is_dir()))
-                policies.append(msgspec.structs.replace(found, profile=name, versions=versions))
+                policies.append(msgspec.structs.replace(found, profile=name, versions=_versions(folder)))
     evaluations: list[EvaluationShown] = []
     trainings: list[TrainingShown] = []
     if reports:
@@ -183,7 +238,41 @@ def _learning(runtime: Runtime, reports: str) -> Learning:
             trainings.append(_training(file, str(file.parent.relative_to(root))))
         evaluations.sort(key=lambda report: report.date, reverse=True)
     cards = tuple(runtime.cards.values())
-    return Learning(tuple(policies), cards, tuple(evaluations), tuple(trainings), tuple(faults))
+    adapters = tuple(
+        adapter_shown(worker, folder=runtime.loaded.folder, cards=runtime.cards)
+        for worker in runtime.config.worker
+        if worker.adapter
+    )
+    return Learning(tuple(policies), cards, tuple(evaluations), tuple(trainings), adapters, tuple(faults))
+
+
+def _versions(folder: Path) -> tuple[PolicyVersion, ...]:
+    found = []
+    for file in sorted((folder / "versions").glob("*/policy.json")):
+        saved_at = datetime.fromtimestamp(file.stat().st_mtime, UTC).isoformat(timespec="seconds")
+        version = PolicyVersion(file.parent.name, saved_at)
+        if (old := _read(file, _POLICY, None)) is not None:
+            version = msgspec.structs.replace(version, version=old.version, active=old.active, why=old.why)
+        found.append(version)
+    return tuple(found)
+
+
+def adapter_shown(worker: WorkerConfig, *, folder: Path, cards: Mapping[str, Card]) -> AdapterShown:
+    """The adapter of a worker; `cards` are those that calibration measured, by worker."""
+    file = adapter_file(worker.adapter, folder=folder)
+    measured = cards.get(worker.name)
+    shown = AdapterShown(
+        worker.name,
+        worker.adapter,
+        file.stat().st_size if file.is_file() else None,
+        right=measured.right if measured is not None else None,
+    )
+    card = read_cards().get(worker.adapter) if worker.adapter in packaged() else None
+    if card is None:
+        return shown
+    return msgspec.structs.replace(
+        shown, date=card.date, commit=card.commit, sha256=card.sha256, data=card.data, figures=card.figures
+    )
 
 
 def _read(file: Path, decoder: msgspec.json.Decoder[Any], faults: list[str] | None) -> Any:
@@ -212,7 +301,8 @@ def _training(file: Path, folder: str) -> TrainingShown:
             for name, value in facts.items():
                 if isinstance(value, int | float) and name.rpartition("/")[2].startswith(CURVES):
                     curves.setdefault(name, []).append((at, float(value)))
-    return TrainingShown(folder, steps, {name: _thinned(curve) for name, curve in curves.items()})
+    under_way = time.time() - file.stat().st_mtime < UNDER_WAY_S
+    return TrainingShown(folder, steps, under_way, {name: _thinned(curve) for name, curve in curves.items()})
 
 
 def _thinned(curve: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:

@@ -10,13 +10,14 @@ from sqlalchemy import Connection, select
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from dirigent.learn.cards import Share
 from dirigent.serve.http.body import CLIENT_GONE, decoded, read_body
 from dirigent.serve.http.errors import Problem, require_admin
 from dirigent.serve.http.metrics import breaker_state
 from dirigent.serve.runs.asked import Strict
 from dirigent.serve.service import Service
-from dirigent.store.audit import Entry, record
 from dirigent.store.keys import Caller
+from dirigent.store.switches import switch_worker as switch
 from dirigent.store.tables import attempts, now, utc_text
 from dirigent.toml import nearest
 from dirigent.workers.worker import Price, WorkerInfo
@@ -50,6 +51,12 @@ class PoolWorker(msgspec.Struct, frozen=True):
     p50_s: float | None = None
     """Half of the calls that wrote something took at most this long."""
     p95_s: float | None = None
+    right: Share | None = None
+    """How often it was right in calibration, on all graded questions."""
+    kinds: tuple[Share, ...] = ()
+    """The same by kind of question."""
+    calibrated_usd: float | None = None
+    """Mean cost of an answer in calibration; None if it was not measured in dollars."""
 
 
 class PoolList(msgspec.Struct, frozen=True):
@@ -71,7 +78,7 @@ async def pool(request: Request) -> Response:
 
 
 async def switch_worker(request: Request) -> Response:
-    """Switch a worker off or on, for admins. It lasts until the server restarts; runs under way are left alone."""
+    """Switch a worker off or on, for admins, at every server over the store. Runs under way are left alone."""
     service, caller = _parts(request)
     require_admin(request)
     try:
@@ -82,8 +89,8 @@ async def switch_worker(request: Request) -> Response:
     names = service.runtime.pool.names
     if name not in names:
         raise Problem(404, f"no worker is called {name[:80]!r}{nearest(name[:80], names)}", code="worker_not_found")
-    service.models.switch(name, on=wanted.on)
-    await record(service.store, Entry(caller.key_id, "worker.switch", {"worker": name, "on": wanted.on}))
+    await switch(service.store, name, on=wanted.on, actor=caller.key_id)
+    await service.read_switches()
     return _json(next(worker for worker in await _workers(service, caller) if worker.name == name))
 
 
@@ -97,7 +104,11 @@ async def _workers(service: Service, caller: Caller) -> tuple[PoolWorker, ...]:
         if caller.role == "admin" or info.name in usable:
             on = service.models.is_on(info.name)
             state = breaker_state(service.runtime.pool[info.name])
-            found.append(_worker(info, state, on=on, calls=figures.get(info.name, [])))
+            worker = _worker(info, state, on=on, calls=figures.get(info.name, []))
+            if (card := service.runtime.cards.get(info.name)) is not None:
+                cost = card.cost if card.unit == "usd" else None
+                worker = msgspec.structs.replace(worker, right=card.right, kinds=card.kinds, calibrated_usd=cost)
+            found.append(worker)
     return tuple(found)
 
 
@@ -156,7 +167,7 @@ _SWITCH = msgspec.json.Decoder(Switch)
 
 
 def _parts(request: Request) -> tuple[Service, Caller]:
-    return request.app.state.service, request.scope["caller"]
+    return request.app.service, request.scope["caller"]
 
 
 def _json(value: msgspec.Struct) -> Response:

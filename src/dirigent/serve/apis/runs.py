@@ -1,18 +1,21 @@
 """`/v1/runs`: a run that continues without its client, watched by callers with its key.
 
     POST /v1/runs                 starts a run from the body of a chat completion and returns its id at once
+    GET  /v1/runs/events          the runs under way, then every run that begins or ends, as server-sent events
     GET  /v1/runs/{id}/events     everything that has happened, then everything that happens, as server-sent events
     POST /v1/runs/{id}/cancel     ends it
 
 A client that loses its connection asks for the events again: they begin with the state so far, so nothing is lost. The
 end of a run is in the store before its last event is sent. A run is watched at the server that carries it out; when it
-has ended, every server has its end.
+has ended, every server has its end. Streams end within seconds of the key or session that opened them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -37,6 +40,7 @@ from dirigent.run.trace import (
 )
 from dirigent.serve.apis.chat.wire import read
 from dirigent.serve.apis.dirigent_field import PREFIX, merged
+from dirigent.serve.http.auth import still_open
 from dirigent.serve.http.body import CLIENT_GONE, admitted, read_body
 from dirigent.serve.http.errors import Problem
 from dirigent.serve.policy.admission import Place
@@ -47,10 +51,13 @@ from dirigent.serve.runs.start import prepare, resume
 from dirigent.serve.runs.stream import HEADERS, send_in_time, write_unless_gone
 from dirigent.serve.service import Service
 from dirigent.store.keys import Caller
-from dirigent.store.traces import run_keys
+from dirigent.store.traces import TraceFilter, run_keys
 
 FAILS_AT_ONCE_S = 0.05
 """Seconds in which a run that cannot begin has said so, and gets a status of its own."""
+KEY_S = 2.0
+"""Seconds after which a stream looks again whether its key still holds."""
+QUESTION_CHARS = 300
 
 
 class RunStarted(msgspec.Struct, frozen=True):
@@ -113,7 +120,7 @@ async def run_events(request: Request) -> Any:
     id = request.path_params["id"]
     run = _own_run(service, caller, id)
     if run is not None:
-        return _Events(service, run)
+        return _OneRun(request, run)
     if caller.role == "admin" or caller.key_id in await run_keys(service.store, id):
         try:
             trace = await service.store.get(id)
@@ -136,55 +143,161 @@ async def cancel_run(request: Request) -> Response:
     return Response(msgspec.json.encode(RunCancelled(id)), media_type="application/json")
 
 
-class _Events:
-    """The reply to `GET /v1/runs/{id}/events` of a running run: an ASGI application."""
+async def runs_events(request: Request) -> Any:
+    """The caller's runs under way, an admin's of all keys; then each that begins or ends, here or elsewhere."""
+    return _AllRuns(request)
 
-    def __init__(self, service: Service, run: Run) -> None:
-        self._service = service
-        self._run = run
-        self._news: asyncio.Queue[Event | None] = asyncio.Queue()
+
+class _Stream:
+    """A reply of server-sent events: an ASGI application. It ends with the key or session that opened it."""
+
+    def __init__(self, request: Request) -> None:
+        self._service, self._caller = _parts(request)
+        self._headers = dict(request.scope["headers"])
+        self._news: asyncio.Queue[Any] = asyncio.Queue()
         self._number = 0
 
+    def _begin(self) -> Callable[[], None]:
+        """Start to put news into the queue. Returns what ends that."""
+        raise NotImplementedError
+
+    async def _opening(self) -> bytes:
+        raise NotImplementedError
+
+    def _written(self, news: list[Any]) -> tuple[bytes, bool]:
+        """The news as events, and whether more will follow."""
+        raise NotImplementedError
+
+    async def _idle(self) -> bytes:
+        """What is sent when there was no news for long."""
+        return b": keep-alive\n\n"
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        unwatch = self._run.watch(self._news.put_nowait)
-        over = asyncio.ensure_future(self._run.over())
-        over.add_done_callback(lambda _: self._news.put_nowait(None))
+        end = self._begin()
         try:
             await write_unless_gone(self._write(send), receive)
         finally:
-            over.cancel()
-            unwatch()
+            end()
 
     async def _write(self, send: Send) -> None:
+        settings = self._service.settings
         start = {"type": "http.response.start", "status": 200, "headers": list(HEADERS)}
-        await send_in_time(send, start, self._service.settings.send_timeout_s)
-        await self._body(send, self._said("run", _opening(self._run)))
+        await send_in_time(send, start, settings.send_timeout_s)
+        out, more = await self._opening(), True
+        looked_at = sent_at = time.monotonic()
         while True:
-            waiting: list[Event | None] = []
-            try:
-                async with asyncio.timeout(self._service.settings.keep_alive_s):
-                    waiting.append(await self._news.get())
-            except TimeoutError:
-                await self._body(send, b": keep-alive\n\n")
-                continue
-            while not self._news.empty():
-                waiting.append(self._news.get_nowait())
-            told = [_told(event) for event in _joined(waiting)]
-            out = b"".join(self._said(*one) for one in told if one is not None)
-            if None in waiting:
-                trace = self._run.ended
-                await self._body(send, out + self._said("ended", None if trace is None else _ended(trace)), more=False)
+            if out or not more:
+                body = {"type": "http.response.body", "body": out, "more_body": more}
+                await send_in_time(send, body, settings.send_timeout_s)
+                sent_at = time.monotonic()
+            if not more:
                 return
-            if out:
-                await self._body(send, out)
+            news: list[Any] = []
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(KEY_S, settings.keep_alive_s)):
+                    news.append(await self._news.get())
+            while not self._news.empty():
+                news.append(self._news.get_nowait())
+            out, more = self._written(news)
+            if not out and time.monotonic() - sent_at >= settings.keep_alive_s:
+                out = await self._idle()
+            if time.monotonic() - looked_at >= KEY_S:
+                looked_at = time.monotonic()
+                more = more and await still_open(self._service, self._headers)
 
     def _said(self, kind: str, data: Any) -> bytes:
         self._number += 1
         return _event(self._number, kind, data)
 
-    async def _body(self, send: Send, body: bytes, *, more: bool = True) -> None:
-        message = {"type": "http.response.body", "body": body, "more_body": more}
-        await send_in_time(send, message, self._service.settings.send_timeout_s)
+
+class _OneRun(_Stream):
+    """The reply to `GET /v1/runs/{id}/events` of a running run."""
+
+    def __init__(self, request: Request, run: Run) -> None:
+        super().__init__(request)
+        self._run = run
+
+    def _begin(self) -> Callable[[], None]:
+        unwatch = self._run.watch(self._news.put_nowait)
+        over = asyncio.ensure_future(self._run.over())
+        over.add_done_callback(lambda _: self._news.put_nowait(None))
+
+        def end() -> None:
+            over.cancel()
+            unwatch()
+
+        return end
+
+    async def _opening(self) -> bytes:
+        return self._said("run", _opening(self._run))
+
+    def _written(self, news: list[Event | None]) -> tuple[bytes, bool]:
+        told = [_told(event) for event in _joined(news)]
+        out = b"".join(self._said(*one) for one in told if one is not None)
+        if None not in news:
+            return out, True
+        trace = self._run.ended
+        return out + self._said("ended", None if trace is None else _ended(trace)), False
+
+
+class RunUnderWay(msgspec.Struct, frozen=True):
+    """A run that has begun and not ended, as the events of all runs show it."""
+
+    id: str
+    model: str
+    question: str
+    """Its beginning."""
+    seconds: float
+    """Since it began."""
+    key_id: str
+
+
+class _AllRuns(_Stream):
+    """The reply to `GET /v1/runs/events`."""
+
+    _newest = ""
+    """The newest run in the store, when it was looked at last."""
+
+    def _begin(self) -> Callable[[], None]:
+        watchers = self._service.run_watchers
+        watchers.append(self._news.put_nowait)
+        return lambda: watchers.remove(self._news.put_nowait)
+
+    async def _opening(self) -> bytes:
+        self._newest = await self._newest_stored()
+        under_way = [_under_way(run) for run in self._service.runs if _may_see(self._caller, run)]
+        return self._said("runs", {"under_way": under_way})
+
+    def _written(self, news: list[Run]) -> tuple[bytes, bool]:
+        out = b""
+        for run in news:
+            if not _may_see(self._caller, run):
+                continue
+            under_way = run in self._service.runs
+            out += self._said("began", _under_way(run)) if under_way else self._said("ended", {"id": run.id})
+        return out, True
+
+    async def _idle(self) -> bytes:
+        # Another process over the same store may have ended runs; this one is not notified of them.
+        before, self._newest = self._newest, await self._newest_stored()
+        return self._said("changed", None) if self._newest != before else await super()._idle()
+
+    async def _newest_stored(self) -> str:
+        own = TraceFilter(key_id=None if self._caller.role == "admin" else self._caller.key_id)
+        try:
+            found = await self._service.store.find(own, limit=1)
+        except StoreError:
+            return self._newest
+        return found[0].id if found else ""
+
+
+def _under_way(run: Run) -> RunUnderWay:
+    said = next((message.text for message in reversed(run.asked.question) if message.role == "user"), "")
+    return RunUnderWay(run.id, run.asked.model, said[:QUESTION_CHARS], time.monotonic() - run.began, run.caller.key_id)
+
+
+def _may_see(caller: Caller, run: Run) -> bool:
+    return caller.role == "admin" or run.caller.key_id == caller.key_id
 
 
 def _told(event: Event) -> tuple[str, Any] | None:
@@ -295,10 +408,10 @@ _NO_STORE = {"Cache-Control": "no-store"}
 def _own_run(service: Service, caller: Caller, id: str) -> Run | None:
     """The run under way with this id, if the caller may see it."""
     for run in service.runs:
-        if run.id == id and (caller.role == "admin" or run.caller.key_id == caller.key_id):
+        if run.id == id and _may_see(caller, run):
             return run
     return None
 
 
 def _parts(request: Request) -> tuple[Service, Caller]:
-    return request.app.state.service, request.scope["caller"]
+    return request.app.service, request.scope["caller"]

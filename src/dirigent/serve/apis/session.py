@@ -89,7 +89,7 @@ def _cookie(request: Request) -> dict[str, Any]:
 
 
 def _parts(request: Request) -> tuple[Service, Caller]:
-    return request.app.state.service, request.scope["caller"]
+    return request.app.service, request.scope["caller"]
 
 
 def _json(value: msgspec.Struct) -> Response:

@@ -15,9 +15,10 @@ from msgspec import Meta
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from dirigent.errors import DirigentError, StoreError
+from dirigent.errors import ConfigError, DirigentError, StoreError
 from dirigent.fork import StepChange, fork_conductor, fork_of, fork_state
 from dirigent.messages import Request as Options
+from dirigent.replay import replay, same_outcome
 from dirigent.run.trace import Trace
 from dirigent.serve.apis.runs import launch
 from dirigent.serve.http.body import CLIENT_GONE, admitted, decoded, read_body
@@ -70,6 +71,14 @@ class ForkRequest(Strict, frozen=True):
     """Whose pool and limits apply; default: those of the run, if the caller may use them."""
     dirigent: Extension | None = None
     """Limits of the fork, as for any run."""
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """The reply of `POST /v1/traces/{id}/replay`."""
+
+    same_answer: bool
+    trace: Trace
+    """The run as it was carried out again; it is not stored."""
 
 
 async def traces(request: Request) -> Response:
@@ -125,6 +134,16 @@ async def fork_trace(request: Request) -> Response:
     return Response(msgspec.json.encode(started), 202, media_type="application/json")
 
 
+async def replay_trace(request: Request) -> Response:
+    """Carry a finished run out again on its recorded replies. Nothing is asked or paid; the answer must be the same."""
+    old = await _own_trace(request)
+    try:
+        new = await replay(old)
+    except ConfigError as error:
+        raise Problem(400, str(error), code="not_possible") from None
+    return _json(Replayed(same_outcome(new, old), new))
+
+
 def _forked(service: Service, caller: Caller, old: Trace, wanted: ForkRequest, *, began: float) -> tuple[Run, Asked]:
     extension = wanted.dirigent or NOTHING_MORE
     if extension.plan is not None:
@@ -169,7 +188,7 @@ _FORK = msgspec.json.Decoder(ForkRequest)
 
 
 def _parts(request: Request) -> tuple[Service, Caller]:
-    return request.app.state.service, request.scope["caller"]
+    return request.app.service, request.scope["caller"]
 
 
 def _json(value: msgspec.Struct) -> Response:

@@ -35,7 +35,7 @@ class UsageReport(msgspec.Struct, frozen=True):
 
 async def usage(request: Request) -> Response:
     """What calls cost; `from`, `to` (UTC), `group_by` (day, model, worker, key, user, tag, …), `key`, `format=csv`."""
-    service: Service = request.app.state.service
+    service: Service = request.app.service
     caller: Caller = request.scope["caller"]
     query = dict(request.query_params)
     if unknown := sorted(query.keys() - set(PARAMETERS)):

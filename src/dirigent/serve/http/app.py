@@ -3,27 +3,27 @@
 Routing, `/openapi.json` and the test that walks every route all read this table. Every error reply has OpenAI's shape;
 a bug is a 500 that tells the caller nothing about it.
 
-A request passes `Exchanges` (bounds.py), `MessagesErrors` (Anthropic's error shape), `Gate` (auth.py), `Hops`
-(bounds.py) and Starlette, whose exception handlers turn a `Problem` of a handler into its reply.
+`App` takes a request past its bounds (bounds.py) and the gate (auth.py) to its handler, and turns every exception into
+a reply.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dirigent.errors import DirigentError, StoreError
 from dirigent.run.trace import Trace
-from dirigent.serve.apis.anthropic.errors import MessagesErrors
+from dirigent.serve.apis.anthropic.errors import name_errors
 from dirigent.serve.apis.anthropic.route import count_tokens, create_message
 from dirigent.serve.apis.anthropic.wire import CountRequest, MessageObject, MessagesRequest, TokenCount
 from dirigent.serve.apis.chat.route import chat
@@ -71,14 +71,15 @@ from dirigent.serve.apis.responses.route import (
     list_input_items,
 )
 from dirigent.serve.apis.responses.wire import DeletedResponse, ItemList, ResponseObject, ResponseRequest
-from dirigent.serve.apis.runs import RunCancelled, RunStarted, cancel_run, run_events, start_run
+from dirigent.serve.apis.runs import RunCancelled, RunStarted, cancel_run, run_events, runs_events, start_run
 from dirigent.serve.apis.session import SignedIn, SignedOut, session, sign_in, sign_out
-from dirigent.serve.apis.traces import ForkRequest, TraceList, fork_trace, trace, traces
+from dirigent.serve.apis.traces import ForkRequest, Replayed, TraceList, fork_trace, replay_trace, trace, traces
 from dirigent.serve.apis.usage import UsageReport, usage
 from dirigent.serve.http import console
 from dirigent.serve.http.auth import Gate
-from dirigent.serve.http.bounds import Exchanges, Hops
-from dirigent.serve.http.errors import Problem, error_body, mistake, problem_of, require_admin
+from dirigent.serve.http.body import HEADERS
+from dirigent.serve.http.bounds import Exchange, check_header, hops
+from dirigent.serve.http.errors import Problem, mistake, problem_of, require_admin, send_problem
 from dirigent.serve.http.idempotency import idempotent
 from dirigent.serve.http.metrics import breaker_state
 from dirigent.serve.http.openapi import Endpoint, openapi
@@ -88,6 +89,7 @@ from dirigent.store.comparisons import Comparison
 from dirigent.store.keys import Caller
 from dirigent.store.sets import SetQuestion
 from dirigent.version import __version__
+from dirigent.workers.http import after_hops
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -103,15 +105,63 @@ class Readiness(msgspec.Struct, frozen=True):
 
 def build_app(service: Service) -> ASGIApp:
     """The whole server as an ASGI application."""
-    starlette = Starlette(
-        routes=[*(Route(e.path, e.handler, methods=[e.method]) for e in ENDPOINTS), *console.ROUTES],
-        exception_handlers={Problem: _problem, HTTPException: _http_problem, DirigentError: _expected, Exception: _bug},
-    )
-    starlette.router.redirect_slashes = False  # a path that is not in the table is a 404
-    starlette.state.service = service
     service.on_finished[KIND] = on_finished
     console.files()  # compressed before the first request
-    return Exchanges(MessagesErrors(Gate(Hops(starlette), service)), service)
+    return App(service)
+
+
+class App:
+    """Takes each request from its header to its reply."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        """For the handlers, as `request.app.service`."""
+        self._gate = Gate(service)
+        routes = [Route(e.path, _Handled(e.handler), methods=[e.method]) for e in ENDPOINTS]
+        # A path that is not in the table is a 404.
+        self._router = Router([*routes, *console.ROUTES], redirect_slashes=False)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = self
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        scope[HEADERS] = headers
+        exchange = Exchange(self.service, scope, headers, receive, send)
+        name_errors(scope)
+        try:
+            check_header(scope, headers, max_header_bytes=self.service.settings.max_header_bytes)
+            scope["caller"] = await self._gate.caller(scope, headers)
+            passed = hops(headers)
+            with after_hops(passed) if passed else nullcontext():
+                await self._router(scope, exchange.receive, exchange.send)
+        except Exception as error:
+            problem, begun = _problem(error, scope), exchange.begun
+            if not begun:
+                await send_problem(problem or mistake(), exchange.send, scope)
+            if begun or problem is None:
+                raise  # uvicorn logs it, and closes the connection if the reply has begun
+
+
+class _Handled:
+    """A handler as Starlette's router calls it: exceptions pass through to `App`, which replies to all of them."""
+
+    def __init__(self, handler: Callable[[Request], Awaitable[Any]]) -> None:
+        self._handler = handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._handler(Request(scope, receive, send))
+        await response(scope, receive, send)
+
+
+def _problem(error: Exception, scope: Scope) -> Problem | None:
+    """The reply to an expected failure; None for a bug."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, DirigentError):
+        return problem_of(error)
+    if isinstance(error, HTTPException):  # of the router
+        said = {404: f"there is no {scope['path'][:80]!r} here", 405: f"{scope['method']} is not allowed here"}
+        return Problem(error.status_code, said.get(error.status_code, error.detail), headers=dict(error.headers or {}))
+    return None
 
 
 async def healthz(request: Request) -> Response:
@@ -174,8 +224,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/v1/models/{id:path}", model, gives=ModelCard),
     Endpoint("GET", "/v1/traces", traces, gives=TraceList),
     Endpoint("GET", "/v1/traces/{id}", trace, gives=Trace),
+    Endpoint("POST", "/v1/traces/{id}/replay", replay_trace, gives=Replayed),
     Endpoint("POST", "/v1/traces/{id}/fork", fork_trace, takes=ForkRequest, gives=RunStarted, status=202),
     Endpoint("POST", "/v1/runs", start_run, takes=ChatRequest, gives=RunStarted, status=202),
+    Endpoint("GET", "/v1/runs/events", runs_events),
     Endpoint("GET", "/v1/runs/{id}/events", run_events),
     Endpoint("POST", "/v1/runs/{id}/cancel", cancel_run, gives=RunCancelled),
     Endpoint("GET", "/v1/pool", pool, gives=PoolList),
@@ -221,7 +273,7 @@ _DESCRIPTION = _described()
 
 
 def _service(request: Request) -> Service:
-    service: Service = request.app.state.service
+    service: Service = request.app.service
     return service
 
 
@@ -232,26 +284,3 @@ def _caller(request: Request) -> Caller:
 
 def _json(value: Any, *, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, media_type="application/json")
-
-
-async def _problem(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Problem)
-    return Response(
-        error_body(error, request.scope), error.status, media_type="application/json", headers=error.headers
-    )
-
-
-async def _http_problem(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    said = {404: f"there is no {request.url.path[:80]!r} here", 405: f"{request.method} is not allowed here"}
-    problem = Problem(error.status_code, said.get(error.status_code, error.detail), headers=dict(error.headers or {}))
-    return await _problem(request, problem)
-
-
-async def _expected(request: Request, error: Exception) -> Response:
-    assert isinstance(error, DirigentError)
-    return await _problem(request, problem_of(error))
-
-
-async def _bug(request: Request, error: Exception) -> Response:
-    return await _problem(request, mistake())

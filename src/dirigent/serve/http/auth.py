@@ -1,4 +1,4 @@
-"""The gate: checks a request's header and its key before any route is looked up. Default deny.
+"""The gate: checks a request's key before any route is looked up. Default deny.
 
 If a key was ever made, every path but `/healthz` and `/readyz` needs one, also paths that do not exist. If not, the
 server is for the person at this machine: the Host (or the host of the target) and the Origin of a request must be
@@ -24,19 +24,15 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from dirigent.errors import ConfigError, DirigentError
-from dirigent.serve.http.bounds import check_header
 from dirigent.serve.http.console import is_console
-from dirigent.serve.http.errors import Problem, problem_of, send_problem
+from dirigent.serve.http.errors import Problem, problem_of
 from dirigent.serve.service import Service
 from dirigent.store.keys import LOCAL_ADMIN, Caller, any_keys, authenticate
 from dirigent.store.sessions import csrf_token, session_caller
 
-__all__ = ["OPEN_PATHS", "App", "Gate", "Receive", "Scope", "Send", "is_loopback", "send_problem"]
-
-App = ASGIApp
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 COOKIE = "dirigent_session"
 CSRF_HEADER = b"x-csrf-token"
@@ -46,26 +42,18 @@ REMEMBERED = 10_000
 
 
 class Gate:
-    """ASGI middleware that puts the `Caller` into the scope, or None on an open path of a server with keys."""
+    """Finds the caller of a request, or refuses it."""
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self._app = app
+    def __init__(self, service: Service) -> None:
         self._service = service
         self._tries = Tries(most=service.settings.failed_tries_per_minute)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            try:
-                check_header(scope, max_header_bytes=self._service.settings.max_header_bytes)
-                target = _split_target(scope)
-                scope["caller"] = await self._caller(scope, target)
-            except Problem as problem:
-                await send_problem(problem, send, scope)
-                return
-        await self._app(scope, receive, send)
+    async def caller(self, scope: Scope, headers: dict[bytes, bytes]) -> Caller | None:
+        """Return the caller, or None on an open path of a server with keys. Raises a `Problem` for all others.
 
-    async def _caller(self, scope: Scope, target: bytes) -> Caller | None:
-        headers: dict[bytes, bytes] = dict(scope["headers"])
+        The target in the scope is a path afterwards.
+        """
+        target = _split_target(scope)
         is_open = scope["path"] in OPEN_PATHS or is_console(scope["path"])
         try:
             keyed = self._service.settings.keys_required or await any_keys(self._service.store)
@@ -119,6 +107,19 @@ class Gate:
             raise Problem(403, "the session's token is missing: send it as X-CSRF-Token", code="csrf")
         scope["session"] = (cookie, expires_at)
         return caller
+
+
+async def still_open(service: Service, headers: dict[bytes, bytes]) -> bool:
+    """Return whether the key or session of a request is still valid, for replies that last."""
+    store = service.store
+    try:
+        if key := _key(headers):
+            return await authenticate(store, key) is not None
+        if cookie := _cookie(headers):
+            return await session_caller(store, cookie) is not None
+        return not (service.settings.keys_required or await any_keys(store))
+    except DirigentError:
+        return True  # a store that fails ends no reply
 
 
 @functools.lru_cache(maxsize=256)

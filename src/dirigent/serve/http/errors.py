@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import secrets
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -114,6 +115,11 @@ def error_body(problem: Problem, scope: Scope) -> bytes:
     return form(problem)
 
 
+def request_id() -> str:
+    """Return a new name for a reply, which clients show in their errors and logs."""
+    return f"req_{secrets.token_hex(12)}"
+
+
 def mistake() -> Problem:
     """Return the reply to a request that met a bug."""
     return Problem(500, "the server made a mistake; its log says more", code="bug")
@@ -147,7 +153,7 @@ def require_admin(request: Request) -> None:
 
 
 async def send_problem(problem: Problem, send: Send, scope: Scope) -> None:
-    """Send a problem from outside Starlette's routes, whose exception handlers send all others."""
+    """Send a problem as the reply."""
     body = error_body(problem, scope)
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers += [(name.lower().encode(), value.encode()) for name, value in problem.headers.items()]

@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dirigent.config.file import BUILT_IN_PROFILES
 from dirigent.errors import StoreError
-from dirigent.serve.http.body import CLIENT_GONE, read_body
+from dirigent.serve.http.body import CLIENT_GONE, HEADERS, read_body
 from dirigent.serve.http.errors import Problem, problem_of, send_problem
 from dirigent.serve.service import Service
 from dirigent.store.idempotency import Claimed, Differs, GivenUp, Kept, Running, claim, finish, leave, release
@@ -37,7 +37,7 @@ from dirigent.store.keys import Caller
 from dirigent.store.ledger import reconcile
 from dirigent.workers.secret import redact
 
-HEADER = "idempotency-key"
+HEADER = b"idempotency-key"
 MAX_NAME_CHARS = 255
 MAX_KEPT_BYTES = 4 * 1024 * 1024
 TRACE_HEADER = "X-Dirigent-Trace-Id"
@@ -53,9 +53,9 @@ def idempotent(handler: Handler) -> Handler:
 
     @functools.wraps(handler)
     async def wrapped(request: Request) -> Any:
-        name = request.headers.get(HEADER)
-        if name is None:
+        if (said := request.scope[HEADERS].get(HEADER)) is None:
             return await handler(request)
+        name = said.decode("latin-1")
         if not 1 <= len(name) <= MAX_NAME_CHARS or not name.isascii() or not name.isprintable():
             said = f"an Idempotency-Key is 1 to {MAX_NAME_CHARS} printable ASCII characters, not {name[:40]!r}"
             raise Problem(400, said, code="idempotency_key", param="Idempotency-Key")
@@ -81,7 +81,7 @@ class _Once:
         self._handler = handler
         self._request = request
         self._name = name
-        self._service: Service = request.app.state.service
+        self._service: Service = request.app.service
         self._caller: Caller = request.scope["caller"]
 
     async def response(self) -> Any:

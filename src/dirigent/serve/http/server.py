@@ -63,7 +63,7 @@ async def check_bind(host: str, store: Store) -> None:
 def check_no_loop(config: Config, *, host: str, port: int) -> None:
     """Raise `ConfigError` if a worker is this very server: every request would ask itself without end.
 
-    Loops that cannot be seen from here (through a proxy or another server) are ended by `Hops` (bounds.py).
+    Loops that cannot be seen from here (through a proxy or another server) are ended by `hops` (bounds.py).
     """
     for worker in config.worker:
         parts = urlsplit(worker.base_url)

@@ -74,14 +74,24 @@ def _run_span(tracer: Tracer, trace: Trace, content: bool) -> None:
     models = {info.name: info.model or info.name for info in trace.pool}
     for number, round in enumerate(trace.rounds):
         for draft in round.drafts:
-            _draft_span(tracer, below, draft, number, at)
+            _draft_span(tracer, below, draft, number, at, models, content)
         for step in round.steps:
             _step_span(tracer, below, step, number, at, models, content)
     _end(run, trace.error, at(trace.seconds))
 
 
-def _draft_span(tracer: Tracer, below: Context, draft: DraftRecord, number: int, at: Callable[[float], int]) -> None:
-    attributes: Attributes = {
+def _draft_span(
+    tracer: Tracer,
+    below: Context,
+    draft: DraftRecord,
+    number: int,
+    at: Callable[[float], int],
+    models: Mapping[str, str],
+    content: bool,
+) -> None:
+    from opentelemetry.trace import set_span_in_context
+
+    attributes: dict[str, str | int | float | bool] = {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.agent.name": draft.planner,
         "dirigent.round": number,
@@ -89,7 +99,11 @@ def _draft_span(tracer: Tracer, below: Context, draft: DraftRecord, number: int,
         "dirigent.calls": len(draft.attempts),
         "dirigent.cost_usd": sum(attempt.cost_usd for attempt in draft.attempts),
     }
+    if content:
+        attributes["gen_ai.input.messages"] = _messages(draft.messages)
+        attributes["gen_ai.output.messages"] = _messages((Message("assistant", draft.text),))
     span = tracer.start_span(f"plan {draft.planner}", below, start_time=at(draft.started_s), attributes=attributes)
+    _chat_spans(tracer, set_span_in_context(span), draft, at, models)
     _end(span, draft.error, at(draft.ended_s))
 
 
@@ -125,10 +139,21 @@ def _step_span(
             attributes["gen_ai.output.messages"] = _messages((Message("assistant", step.reply.text),))
     name = f"step {step.index} {step.worker}"
     span = tracer.start_span(name, below, start_time=at(step.started_s), attributes=attributes)
-    inside = set_span_in_context(span)
-    began_s = step.started_s
-    for attempt in step.attempts:
-        ended_s = min(began_s + attempt.seconds, step.ended_s)
+    _chat_spans(tracer, set_span_in_context(span), step, at, models)
+    _end(span, step.error, at(step.ended_s))
+
+
+def _chat_spans(
+    tracer: Tracer,
+    inside: Context,
+    caller: DraftRecord | StepRecord,
+    at: Callable[[float], int],
+    models: Mapping[str, str],
+) -> None:
+    """A span for each call of a planner or a step, one after the other."""
+    began_s = caller.started_s
+    for attempt in caller.attempts:
+        ended_s = min(began_s + attempt.seconds, caller.ended_s)
         chat: Attributes = {
             "gen_ai.operation.name": "chat",
             "gen_ai.request.model": models.get(attempt.worker, attempt.worker),
@@ -140,7 +165,6 @@ def _step_span(
         call = tracer.start_span(f"chat {attempt.worker}", inside, start_time=at(began_s), attributes=chat)
         _end(call, attempt.error, at(ended_s))
         began_s = ended_s
-    _end(span, step.error, at(step.ended_s))
 
 
 def _messages(messages: Sequence[Message]) -> str:

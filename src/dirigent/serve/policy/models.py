@@ -122,10 +122,12 @@ class Models:
     def is_on(self, worker: str) -> bool:
         return worker not in self._off
 
-    def switch(self, worker: str, *, on: bool) -> None:
-        """Take a worker out of every model of this server, or back in. Runs under way keep the workers they have."""
-        self._off = self._off - {worker} if on else self._off | {worker}
-        self._plain.clear()
+    def leave_out(self, workers: frozenset[str]) -> None:
+        """Take these workers out of every model, and no others. Runs under way keep the workers they have."""
+        off = workers & set(self._runtime.pool.names)
+        if off != self._off:
+            self._off = off
+            self._plain.clear()
 
     def missing(self, id: str, caller: Caller) -> Problem:
         """The error for a model that does not exist for this caller. For a dated name it gives the current one."""

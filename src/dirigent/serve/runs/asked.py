@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from dirigent.messages import Image, Message, Part, Request, Text
 from dirigent.serve.http.errors import Problem
-from dirigent.store.ledger import Labels
+from dirigent.store.ledger import NO_LABELS, Labels
 
 MAX_LABEL_CHARS = 200
 
@@ -129,6 +129,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Whom the run is for: the user, and tag and conversation from the field `dirigent` or the metadata."""
         tag = self.dirigent.tag or self.metadata.get("tag", "")
         conversation = self.dirigent.conversation or self.metadata.get("conversation", "")
+        if not (self.user or tag or conversation):
+            return NO_LABELS
         texts = (self.user, tag, conversation)
         return Labels(*(text[:MAX_LABEL_CHARS].replace("\0", "\ufffd") for text in texts))
 

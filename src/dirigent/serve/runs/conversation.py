@@ -65,13 +65,17 @@ class Conversations:
     def note(self, names: Sequence[str], trace: Trace, *, key_id: str) -> None:
         """Remembers the workers of a run that read the conversation as it is, under every name of it."""
         read = {
-            step.worker: step.usage.input_tokens
+            step.worker: tokens
             for step in trace.steps
-            if step.status in ("done", "waiting") and step.usage.input_tokens and step.messages == trace.question
+            if step.status in ("done", "waiting")
+            and (tokens := step.usage.input_tokens)
+            and step.messages == trace.question
         }
         if not read:
             return
-        workers = sorted(read, key=lambda worker: worker != trace.answered_by)
+        workers = list(read)
+        if len(workers) > 1:
+            workers.sort(key=lambda worker: worker != trace.answered_by)
         warm = Warm(tuple(workers), max(read.values()))
         for name in (*names, f"{key_id}/{run_name(trace.id)}"):
             self._known[name] = (time.monotonic(), warm)

@@ -97,7 +97,7 @@ class Run:
         """The task that carries it out."""
         self._stored = asyncio.Event()
         self._paused: RunState | None = None
-        self._watchers: list[Observe] = []
+        self._watchers: list[Observe] = list(service.observers)
         self._events: list[Event | _Words] = []
         self._words: dict[tuple[int, int], _Words] = {}
 
@@ -121,7 +121,7 @@ class Run:
         by piece. A caller that awaits the task and is cancelled cancels the run.
         """
         work = self._for_caller(stream=stream) if self.body is None else self._for_purpose(self.body)
-        self.service.runs.add(self)
+        self._join()
         task = self._task = self.service.own(work)
         task.add_done_callback(self._forget)
         return task
@@ -132,7 +132,7 @@ class Run:
         A caller that is cancelled cancels the run.
         """
         self._task = asyncio.current_task()
-        self.service.runs.add(self)
+        self._join()
         try:
             return await self._for_caller(stream=False)
         finally:
@@ -208,12 +208,19 @@ class Run:
                 self._note(event.state)
         elif isinstance(event, StepReassigned):
             self._words.pop((event.round, event.index), None)
-        for look in (*self.service.observers, *self._watchers):
+        for look in self._watchers.copy():
             look(event)
+
+    def _join(self) -> None:
+        self.service.runs.add(self)
+        for look in self.service.run_watchers:
+            look(self)
 
     def _forget(self, task: asyncio.Task[Trace] | None = None) -> None:
         self.service.runs.discard(self)
         self._stored.set()
+        for look in self.service.run_watchers:
+            look(self)
         if task is not None and not task.cancelled():
             task.exception()  # marks it as read: a client that left reads none
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 from functools import partial
 
 import msgspec
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
 from dirigent.serve.apis.anthropic.wire import THREADS, ErrorCode, MessagesErrorBody, MessagesErrorDetail
-from dirigent.serve.http.errors import ERROR_FORM, Problem
+from dirigent.serve.http.errors import ERROR_FORM, Problem, request_id
 from dirigent.workers.secret import redact
 
 PATH = "/v1/messages"
@@ -33,28 +32,14 @@ TYPES = {
 """Anthropic's word for a status; every other status is an `api_error`."""
 
 
-class MessagesErrors:
-    """ASGI middleware that gives requests under `PATH` their form of errors, and their replies a `request-id`."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path: str = scope.get("path", "")
-        if not path.startswith("/"):  # a whole URL, which the gate will reduce to its path
-            path = "/" + path.partition("://")[2].partition("/")[2]
-        if scope["type"] != "http" or not (path == PATH or path.startswith(PATH + "/")):
-            await self._app(scope, receive, send)
-            return
-        id = scope["request_id"] = f"req_{secrets.token_hex(12)}"
-        scope[ERROR_FORM] = partial(error_body, request_id=id)
-
-        async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message.get("headers", ()), (b"request-id", id.encode())]}
-            await send(message)
-
-        await self._app(scope, receive, sending)
+def name_errors(scope: Scope) -> None:
+    """Give a request under `PATH` its form of errors, and its reply a `request-id`; change no other request."""
+    path: str = scope["path"]
+    if not path.startswith("/"):  # a whole URL, which the gate will reduce to its path
+        path = "/" + path.partition("://")[2].partition("/")[2]
+    if path == PATH or path.startswith(PATH + "/"):
+        scope["request_id"] = request_id()
+        scope[ERROR_FORM] = partial(error_body, request_id=scope["request_id"])
 
 
 def error_body(problem: Problem, *, request_id: str) -> bytes:

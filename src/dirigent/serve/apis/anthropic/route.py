@@ -41,7 +41,7 @@ async def create_message(request: Request) -> Any:
 
 async def count_tokens(request: Request) -> Response:
     """Estimates the tokens of a request, in Anthropic's format; no worker is asked."""
-    service: Service = request.app.state.service
+    service: Service = request.app.service
     caller: Caller = request.scope["caller"]
     try:
         body = await read_body(request, timeout_s=service.settings.body_timeout_s)

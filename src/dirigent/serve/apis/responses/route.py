@@ -136,7 +136,7 @@ async def list_input_items(request: Request) -> Response:
 
 
 def _service(request: Request) -> Service:
-    service: Service = request.app.state.service
+    service: Service = request.app.service
     return service
 
 
