@@ -2,10 +2,13 @@
 
     python benchmarks/made_table.py [--beta 0.02] [--learning-rate 2e-3] [--price-whole 0] [--price-in-question]
 
-`quick` is right on sums and never on riddles, for 20 units; `programmer` is right on both, for 900. So the best plan of
-a sum is `quick` at every price but none, and that of a riddle is `programmer`. A model of two layers first learns the
-language of plans, all weights, from random valid plans; then `learn/grpo.py` trains an adapter. Prints sampled cost by
-price, the greedy plans at the end, and the utility beside the best that is possible. A minute on an idle core.
+`quick` is right on sums and never on riddles, for 20 units; `programmer` is right on both, for 1,500; the selector is
+as sure of a sum's `quick` as of a riddle's, so no threshold tells them apart. The best plan of a sum is `quick`; that
+of a riddle is `programmer`, but at the highest price, where a right answer is not worth what it costs.
+
+A model of two layers first learns the language of plans, all weights, from random valid plans; then `learn/grpo.py`
+trains an adapter. Prints sampled cost by price, the greedy plans at the end, and the utility beside the best that is
+possible. A minute on an idle core.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ POOL = RecordedPool(
 )
 TEXTS = {"sums": "give the sum of some numbers", "riddles": "who walks alone at night"}
 QUESTIONS = 240
-QUICK_COST, PROGRAMMER_COST = 20.0, 900.0
+QUICK_COST, PROGRAMMER_COST = 20.0, 1500.0
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -68,10 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for question, kind in enumerate(TEXTS):
         plans = write([task.asked(question, price=price) for price in PRICES])
         print(kind, {price: plan.strip() for price, plan in zip(PRICES, plans, strict=True)})
-    mean = sum(PRICES.values()) / len(PRICES) / 1000
-    best = 1 - mean * (QUICK_COST + PROGRAMMER_COST) / 2
-    reached = task.measure(write)["utility"]
-    print(f"utility {reached:.3f} of {best:.3f}; `programmer` for every question: {1 - mean * PROGRAMMER_COST:.3f}")
+    quick, dear = ([price * cost / 1000 for price in PRICES.values()] for cost in (QUICK_COST, PROGRAMMER_COST))
+    best = sum(1 - q + max(1 - d, -q) for q, d in zip(quick, dear, strict=True)) / 2 / len(quick)
+    always = sum(1 - d for d in dear) / len(dear)
+    print(f"utility {task.measure(write)['utility']:.3f} of {best:.3f}; `programmer` for every question: {always:.3f}")
 
 
 class MadeTask(TableTask):
@@ -95,9 +98,8 @@ def made_table() -> RecordedQuestions:
     right, confidence = torch.zeros(QUESTIONS, 8), torch.zeros(QUESTIONS, 8)
     for held in range(1, 8):
         right[:, held] = 1.0 if held & 4 else 0.0
-        confidence[:, held] = 0.9 if held & 4 else 0.3
+        confidence[:, held] = 0.9 if held & 4 else 0.5
     right[::2, 1:] = 1.0
-    confidence[::2, 1:4] = 0.8
     single = torch.tensor([0.0, 0.0, 1.0]).repeat(QUESTIONS, 1)
     single[::2] = 1.0
     kinds = [list(TEXTS)[i % 2] for i in range(QUESTIONS)]

@@ -348,8 +348,8 @@ class TableTask:
         if len(text) > MAX_QUESTION_CHARS:
             half = MAX_QUESTION_CHARS // 2
             text = f"{text[:half]} […] {text[-half:]}"
-        # Workers first, so that their part can be cached. The price is the word after which the reply goes on: asked
-        # for at the end of the question, it was not read (docs/design/LOG.md, 2026-11-19).
+        # Workers first, so that their part can be cached. The price is the word after which the reply goes on, so that
+        # the first choice of a plan comes right after it.
         workers = f"Workers:\n{shown}\nQuestion:\n"
         prompt = (Message("system", SYSTEM), Message("user", f"{workers}{text}"))
         opening = f"Price: {price}"
