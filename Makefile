@@ -120,7 +120,7 @@ results: $(VENV)/.dev  ## docs/results anew: the gym, by table and by the shippe
 	@# planned. One that is cut goes on where it was: call this line again, not all of them.
 	@$(BIN)/python gym/benchmarks/must.py --n 400 --record reports/gym-results.jsonl > /dev/null
 
-pays: $(VENV)/.dev  ## docs/results/pays.md anew, from DATA=FOLDER with recorded answers: what a learned policy saves or gains (an hour on two cores; one that is cut goes on)
+pays: $(VENV)/.dev  ## docs/results/pays.md anew, from DATA=FOLDER with recorded answers: what a learned policy saves or gains (half an hour of one core; one that is cut goes on)
 	@$(BIN)/python benchmarks/pays.py --data $(DATA) --work $(if $(WORK),$(WORK),reports/pays)
 
 weights: $(VENV)/.dev  ## the policy that ships for the embedded pool, anew, from DATA=FOLDER with roles_qwen15b

@@ -51,7 +51,7 @@ QUESTIONS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("docs/results/everyday.json"))
-    parser.add_argument("--page", action="store_true", help="write the page from a file that is scored; ask nothing")
+    parser.add_argument("--page", action="store_true", help="write the page from a scored file; ask nothing")
     parser.add_argument("--keep-plain", action="store_true", help="keep the plain answers that the file has")
     args = parser.parse_args()
     if args.page:

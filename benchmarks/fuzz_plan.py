@@ -125,7 +125,7 @@ FRAGMENTS = (
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("count", type=int, metavar="N", help="how many texts")
+    parser.add_argument("count", type=int, metavar="N", help="the number of texts")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="print the JSON object only")
     options = parser.parse_args()

@@ -29,9 +29,13 @@ WRAP = "\n\ndef _wrapped(f):\n    return lambda *a, **k: ('wrong', f(*a, **k))\n
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--limit", type=int, default=None, help="so many rows of each set")
-    parser.add_argument("--rounds", type=int, default=1, help="grade everything so often; verdicts must not change")
-    parser.add_argument("--least", type=float, default=12.0, help="programs a second that are enough (12); 0: any")
+    parser.add_argument("--limit", type=int, default=None, help="rows of each set")
+    parser.add_argument(
+        "--rounds", type=int, default=1, help="how often everything is graded; verdicts must not change"
+    )
+    parser.add_argument(
+        "--least", type=float, default=12.0, help="the least programs a second (12); 0 accepts any rate"
+    )
     parser.add_argument("--json", action="store_true", help="print the JSON line only")
     args = parser.parse_args()
     figures = asyncio.run(measure(args.data, limit=args.limit, rounds=args.rounds, quiet=args.json))

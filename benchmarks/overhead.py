@@ -128,7 +128,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--concurrency", default="1,16,64")
     parser.add_argument("--json", action="store_true", help="print the JSON line only")
-    parser.add_argument("--profile", action="store_true", help="also print where the CPU of a plan goes")
+    parser.add_argument("--profile", action="store_true", help="also print the CPU of a plan by library")
     parser.add_argument("--soak", type=int, default=0, metavar="N", help="compare memory after N/10 and N requests")
     parser.add_argument("--peers", default="", metavar="NAMES", help=f"also measure these: {','.join(PEERS)}")
     parser.add_argument("--peers-folder", type=Path, default=Path.home() / ".cache" / "dirigent" / "peers")
@@ -309,7 +309,9 @@ async def _rounds(
     """For each server (CPU ms a request, median latency in ms), round by round."""
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     turns = list(contest.items())
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+    # Servers close a connection that was idle for 5 s: on a busy machine the others' turns take longer.
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2)
+    async with aiohttp.ClientSession(connector=connector) as session:
         for number in range(-1, args.rounds):
             turns = [*turns[1:], turns[0]]
             for name, (process, url, model) in turns:

@@ -66,7 +66,7 @@ NEEDS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=3, help="made-up questions of each task")
-    parser.add_argument("--fit", type=int, default=2, help="further ones to fit on")
+    parser.add_argument("--fit", type=int, default=2, help="further questions to fit on")
     parser.add_argument("--out", type=Path, default=None, help="write PATH.json and PATH.md")
     parser.add_argument("--json", action="store_true", help="print the JSON line only")
     args = parser.parse_args()

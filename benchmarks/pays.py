@@ -58,6 +58,8 @@ FAMILIES = ("gsm8k", "math", "bbh", "crux")
 WITHOUT = "o1-mini-2024-09-12"
 """The tenth frontier model: so much better than the rest that nothing is left to combine."""
 SHIFT_LABELS = 500
+PLAIN_CALLS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7)
+"""What the plain plans may cost that a family left out is compared with, in calls of the best single worker."""
 CURVE = (25, 50, 100, 300, 1000)
 AGREEMENT = (
     *("for it*", "best against it*", "lead", "share*", "answers", "workers for it", "alone among samples"),
@@ -239,9 +241,8 @@ class Study:
         new = np.array([kind.startswith(family) for kind in table.kinds])
         first = np.array([part == "first" for part in table.parts])
         own, other = table.some(np.flatnonzero(~new)), table.some(np.flatnonzero(new & first))
-        here, strange = _served(own, other, self._learned(own))
-        budgets = sorted({_mean_cost(own), *(float(cost.mean()) for cost in here[1])})
-        plans = {plain_vote(own, budget): None for budget in budgets if budget >= _mean_cost(own)}
+        here, strange = self._served(own, other)
+        plans = {plain_vote(own, calls * _mean_cost(own)): None for calls in PLAIN_CALLS}
         rows = []
         for plan in plans:
             plain_right, plain_cost = voted(other, plan)
@@ -306,12 +307,26 @@ class Study:
             ("learned anew from everything", whole),
         ):
             own = table.some(np.sort(questions))
-            rows[name] = _served(own, now, self._learned(own))[0]
+            rows[name] = self._served(own, now)[0]
         shown = {name: _utilities(curve, _mean_cost(table)) for name, curve in rows.items()}
         return {"questions": len(test), "rows": shown}
 
     def _learned(self, table: DealtTable) -> Fit:
         return CrossFitted(table, folds_of(table.texts, 5, 1), PolicySettings(), _say).whole()
+
+    def _served(self, own: DealtTable, other: DealtTable) -> tuple[Curve, np.ndarray[Any, Any]]:
+        """What a policy of its own questions makes of others, and which it finds novel: these get the plain plan."""
+        crossed = CrossFitted(own, folds_of(own.texts, 5, 1), PolicySettings(), _say)
+        fit = crossed.whole()
+        points = [float(one.cost.mean()) for one in replayed(own, crossed.judged_but(-1), fit)]
+        familiar, above = familiarity(own, fit.centres, PolicySettings())
+        strange = (novelty(other.hashed, familiar, fit.centres) > np.array(above)).any(1)
+        right, cost = _asked(other, fit)
+        for p, point in enumerate(points):
+            plain_right, plain_cost = voted(other, plain_plan(own, point))
+            right[p] = np.where(strange, plain_right, right[p])
+            cost[p] = np.where(strange, plain_cost, cost[p])
+        return (right, cost), strange
 
     def mbpp(self) -> Section:
         table = self.dealt("roles", kind="mbpp")
@@ -407,18 +422,6 @@ def _at(curve: Curve, cost: float) -> Floats:
 def _asked(table: DealtTable, fit: Fit) -> Curve:
     found = replayed(table, judged(table, fit.selector), fit)
     return np.stack([one.right for one in found]), np.stack([one.cost for one in found])
-
-
-def _served(own: DealtTable, other: DealtTable, fit: Fit) -> tuple[Curve, np.ndarray[Any, Any]]:
-    """What a server makes of other questions, and which of them it finds novel: these get the plain plan."""
-    familiar, above = familiarity(own, fit.centres, PolicySettings())
-    strange = (novelty(other.hashed, familiar, fit.centres) > np.array(above)).any(1)
-    right, cost = _asked(other, fit)
-    for p in range(len(right)):
-        plain_right, plain_cost = voted(other, plain_plan(own, float(cost[p].mean())))
-        right[p] = np.where(strange, plain_right, right[p])
-        cost[p] = np.where(strange, plain_cost, cost[p])
-    return (right, cost), strange
 
 
 def _utilities(curve: Curve, unit: float) -> list[float]:

@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100, help="how often every attack is tried")
     parser.add_argument("--data", type=Path, default=None, help="folder with HumanEval and MBPP, for row G3")
     parser.add_argument("--grader-rounds", type=int, default=3)
-    parser.add_argument("--limit", type=int, default=None, help="rows of each set in row G3; all of them")
+    parser.add_argument("--limit", type=int, default=None, help="rows of each set in row G3; all by default")
     parser.add_argument("--json", action="store_true", help="print the JSON line only")
     args = parser.parse_args()
     figures = asyncio.run(

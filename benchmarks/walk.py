@@ -79,7 +79,7 @@ def main() -> None:
     walks = measure()
     if args.check:
         faults = check(GUIDE.read_text(encoding="utf-8"), walks)
-        print("\n".join(faults) or "every stop of docs/reading-guide.md is there")
+        print("\n".join(faults) or "every stop of docs/reading-guide.md exists")
         sys.exit(1 if faults else 0)
     if not args.json:
         for title, walk in walks.items():

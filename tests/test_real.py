@@ -79,7 +79,7 @@ def test_sets_count_alike_and_draws_keep_that(real: dict[str, Any]) -> None:
     assert some[0].tolist() == [0.25, 0, 0.25, 0.5, 0]
 
 
-def test_a_claim_is_met_only_with_what_it_asks_for(real: dict[str, Any]) -> None:
+def test_a_claim_is_met_only_if_its_condition_holds(real: dict[str, Any]) -> None:
     claim = real["Claim"]
     assert claim("x", 5, 7, 6.0, 5.0, 7.0).met == "must"
     assert claim("x", 5, 7, 7.5, 7.0, 8.0).met == "goal"

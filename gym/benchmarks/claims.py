@@ -286,7 +286,7 @@ def _arguments() -> argparse.Namespace:
     for role in ROLES:
         parser.add_argument(f"--{role}", default="", metavar="ADAPTER")
     parser.add_argument("--recipe", type=Path, default=ROOT / "gym" / "recipes" / "gym-gpu.toml")
-    parser.add_argument("--limit", type=int, default=0, help="at most so many questions for any figure")
+    parser.add_argument("--limit", type=int, default=0, help="the most questions for any figure")
     parser.add_argument("--sampled", type=int, default=200, help="questions that get 16 sampled plans; slow on a CPU")
     parser.add_argument("--local", type=int, default=0, help="questions of the test that go through llama.cpp too")
     parser.add_argument("--latency", type=int, default=0, help="questions that plans are timed on")
@@ -294,9 +294,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--metrics", nargs="+", type=Path, default=[], help="metrics.jsonl of the runs")
     parser.add_argument(
-        "--add", type=Path, help="a table to fill with what is measured here, or stands in the run's folder"
+        "--add", type=Path, help="a table to fill with measurements of this machine and figures of the run's folder"
     )
-    parser.add_argument("--controls", type=Path, help="with --add: a table that has controls measured anew")
+    parser.add_argument("--controls", type=Path, help="with --add: a table with new measurements of controls")
     parser.add_argument("--join", nargs="+", type=Path, default=[], help="tables of several training seeds")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "claims.json")
     args = parser.parse_args()

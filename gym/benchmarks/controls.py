@@ -162,17 +162,17 @@ def log_of(out: Path, name: str) -> Path:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="CONTROL", help=f"of {', '.join(ROLES)}; default: all")
-    parser.add_argument("--out", type=Path, default=Path("runs"), help="where their folders are")
+    parser.add_argument("--out", type=Path, default=Path("runs"), help="the folder with their folders")
     parser.add_argument("--recipes", type=Path, default=ROOT / "gym" / "recipes", help="folder of control-NAME.toml")
     parser.add_argument(
         "--seconds",
         type=float,
         default=0.0,
-        help="after this time begin none, and end with a checkpoint those that can",
+        help="after this time no control begins, and running ones end with a checkpoint if they can",
     )
-    parser.add_argument("--at-once", type=int, default=3, help="how many share the GPU")
-    parser.add_argument("--train-only", action="store_true", help="leave the table")
-    parser.add_argument("--limit", type=int, default=0, help="at most so many questions for any figure of the table")
+    parser.add_argument("--at-once", type=int, default=3, help="the number of controls that share the GPU")
+    parser.add_argument("--train-only", action="store_true", help="do not measure the table")
+    parser.add_argument("--limit", type=int, default=0, help="the most questions for any figure of the table")
     args = parser.parse_args()
     args.names, args.out = args.names or list(ROLES), args.out.resolve()
     if unknown := [name for name in args.names if name not in ROLES]:

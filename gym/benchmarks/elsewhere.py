@@ -187,11 +187,11 @@ def _sha256(file: Path) -> str:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--limit", type=int, default=ALL, help="at most so many questions of each set; all by default")
+    parser.add_argument("--limit", type=int, default=ALL, help="the most questions of each set; all by default")
     parser.add_argument("--adapters", type=Path, default=FOLDER, help="a folder in place of the package's")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--work", type=Path, default=ROOT / "reports", help="where outcomes are kept")
-    parser.add_argument("--anew", action="store_true", help="do not go on with outcomes from before")
+    parser.add_argument("--work", type=Path, default=ROOT / "reports", help="folder for outcomes")
+    parser.add_argument("--anew", action="store_true", help="ask everything again")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "elsewhere.json")
     args = parser.parse_args()
     args.workers = "local"

@@ -125,7 +125,7 @@ async def measured(args: argparse.Namespace, settings: GymSettings, about: Mappi
         with Record.open(file, about, resume=resume) as record, replies.stored_beside(file, resume=resume):
             if args.record:
                 _say(f"{taken_over(record, args.record, about):,} outcomes taken over from {args.record}")
-            _say(f"{record.count:,} outcomes are there; all are kept in {file}")
+            _say(f"{record.count:,} outcomes are recorded in {file}")
             by_table = args.workers == "exact"
             return await gathered(Bench(settings, worker_for, factories, record, args.controls, by_table))
 
@@ -379,13 +379,13 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=400, help="questions of the test")
     parser.add_argument("--controls", type=int, default=100, help="questions for each control")
-    parser.add_argument("--latency", type=int, default=21, help="questions that plans are timed on; 0: none")
+    parser.add_argument("--latency", type=int, default=21, help="questions that plans are timed on; 0 times no plan")
     parser.add_argument("--workers", choices=("exact", "local"), default="exact")
     parser.add_argument("--adapters", type=Path, default=FOLDER, help="a folder in place of the package's")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--record", type=Path, help="outcomes of `dirigent eval --tasks gym` to take over")
-    parser.add_argument("--work", type=Path, default=ROOT / "reports", help="where outcomes and times are kept")
-    parser.add_argument("--anew", action="store_true", help="do not go on with outcomes from before")
+    parser.add_argument("--work", type=Path, default=ROOT / "reports", help="folder for outcomes and times")
+    parser.add_argument("--anew", action="store_true", help="ask everything again")
     parser.add_argument("--json", action="store_true", help="print the JSON in place of the table")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "must.json")
     args = parser.parse_args()

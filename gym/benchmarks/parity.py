@@ -446,7 +446,7 @@ def _print_table(part: Part, precision: Precision) -> None:
     print(f"{of} prompts, {part.subject.tokens} tokens each, {precision} base")
     print(f"chat template  {templates.same_text} of {of} texts and {templates.same_ids} of {of} rows of ids agree")
     print(f"the adapter changes {part.changed} of {of} replies\n")
-    print("mode     same tokens   where they part (torch / llama.cpp, how far apart torch finds the two)")
+    print("mode     same tokens   first difference (torch / llama.cpp, and their distance in torch)")
     for row in part.agreements:
         first = [
             f"prompt {d.prompt} token {d.position}: {d.torch!r} / {d.llama!r}, {d.gap:.4f}" for d in row.differences
@@ -465,11 +465,11 @@ def _silent(what: str) -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", type=int, default=200)
-    parser.add_argument("--tokens", type=int, default=24, help="most tokens of a reply")
+    parser.add_argument("--tokens", type=int, default=24, help="the most tokens of a reply")
     parser.add_argument("--adapter", type=Path, help="a PEFT adapter folder (default: a random one)")
     parser.add_argument("--weights", type=Path, help="GGUF of the base (default: the fetched smollm2-135m)")
     parser.add_argument("--precision", choices=get_args(Precision), nargs="+", default=["f16"])
-    parser.add_argument("--threads", type=int, help="of llama.cpp (default: all cores)")
+    parser.add_argument("--threads", type=int, help="llama.cpp's threads (default: all cores)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="print the JSON line only")
     parser.add_argument("--out", type=Path, help=f"a .json file to write (published: {PUBLISHED.relative_to(ROOT)})")

@@ -209,7 +209,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--adapter", default="", help="a packaged adapter, or a .gguf file taken as the conductor")
     parser.add_argument("--questions", type=int, default=21)
-    parser.add_argument("--threads", type=int, default=2, help="that read prompts; one fewer writes, but at least one")
+    parser.add_argument(
+        "--threads", type=int, default=2, help="threads that read prompts; one fewer writes, at least one"
+    )
     parser.add_argument("--beside", action="store_true", help="do not merge the conductor into its base")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="print the JSON line only")

@@ -55,16 +55,14 @@ CONDUCTOR, CONDUCTOR_THEN = "conductor", "conductor-language"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--limit", type=int, default=None, help="questions; as the recipe says")
-    parser.add_argument("--workers", default=None, help="exact, or local adapters on this CPU")
+    parser.add_argument("--limit", type=int, default=None, help="questions in place of the recipe's number")
+    parser.add_argument("--workers", default=None, help="exact workers, or local adapters on this CPU")
     parser.add_argument("--out", type=Path, default=None)
-    parser.add_argument(
-        "--resume", action="store_true", help="go on with what this very run had finished when it was cut"
-    )
+    parser.add_argument("--resume", action="store_true", help="continue this very run after an interruption")
     parser.add_argument("--keep", type=Path, default=None, help="a copy of the outcomes, for must.py --record")
     parser.add_argument(
         "--taken-over", nargs="*", default=[], metavar="PLANNER=COMMIT",
-        help="rows whose outcomes were put into the record from a run at another commit; the report names them",
+        help="rows whose outcomes come from a run at another commit; the report names them",
     )  # fmt: skip
     parser.add_argument("--language", action="store_true", help="add the prompted, untrained base")
     parser.add_argument(
@@ -150,7 +148,7 @@ def evaluated(
         for file in kept_in(out, f"{scratch.stem}.*"):
             file.unlink()
     else:
-        print(f"some runs are missing; what is there is kept in {scratch.stem}.jsonl for --resume", file=sys.stderr)
+        print(f"some runs are missing; {scratch.stem}.jsonl has the finished ones for --resume", file=sys.stderr)
     return report
 
 

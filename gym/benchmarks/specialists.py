@@ -335,8 +335,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--a-skill", type=int, default=20, metavar="N", help="questions of each skill to each worker")
     parser.add_argument("--own", type=int, default=100, metavar="N", help="questions of a worker's own skill")
     parser.add_argument("--test", type=int, default=60, metavar="N", help="whole questions of the test to each worker")
-    parser.add_argument("--wordings", type=int, default=4, metavar="N", help="ways to put each puzzle to these two")
-    parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS), help="what to measure (default: all)")
+    parser.add_argument(
+        "--wordings", type=int, default=4, metavar="N", help="wordings of each puzzle for guesser and checker"
+    )
+    parser.add_argument(
+        "--part", nargs="+", choices=PARTS, default=list(PARTS), help="the parts to measure (default: all)"
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "specialists.json", help="a .json file")
     parser.add_argument("--page", action="store_true", help="only write the page of --out anew")
     return parser.parse_args()

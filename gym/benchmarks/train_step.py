@@ -77,7 +77,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", type=Path)
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--warm-steps", type=int, default=100, help="of the warm start, if none is given")
+    parser.add_argument("--warm-steps", type=int, default=100, help="steps of the warm start, unless --start is given")
     parser.add_argument("--start", type=Path, help="the warm start of an earlier run to begin from")
     parser.add_argument("--prompts", type=int)
     parser.add_argument("--rollouts", type=int)

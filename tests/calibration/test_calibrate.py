@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dirigent.errors import ConfigError, WorkerError
@@ -310,6 +311,15 @@ def test_an_estimate_counts_calls_and_prices_them_before_any_is_made() -> None:
     assert expected.most_usd == pytest.approx(20 * 1000 * 10 / 1e6)
     assert expected.seconds > 0
     assert [worker.calls for worker in workers] == [0, 0]
+
+
+async def test_a_local_worker_that_was_measured_side_by_side_is_expected_to_go_on_so() -> None:
+    journal, pool = Journal(), Pool([adder("here", kind="local")])
+    await calibrate(sums(6), pool, journal, Settings(samples=1))
+    journal.answers.update({key: msgspec.structs.replace(a, seconds=10.0) for key, a in journal.answers.items()})
+    alone, together = (estimate(sums(14), pool, journal, Settings(samples=1, concurrency=count)) for count in (1, 8))
+    assert (alone.calls, alone.seconds) == (8, pytest.approx(80))
+    assert together.seconds == pytest.approx(20)  # four at a time
 
 
 async def test_an_estimate_uses_answers_that_exist() -> None:

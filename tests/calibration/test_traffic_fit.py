@@ -98,7 +98,7 @@ def test_traffic_that_says_nothing_new_or_too_little_leaves_the_selector(base: T
 def test_a_key_that_lies_in_a_tenth_of_all_feedback_changes_no_selector_and_no_stop(base: Table, seed: int) -> None:
     old = selector_of(base)
     keys = (*(f"k{i}" for i in range(9)), "liar")
-    live = answered(200, {"x": 0.9, "y": 0.5}, seed=seed, prefix="t", sources=keys)
+    live = answered(120, {"x": 0.9, "y": 0.5}, seed=seed, prefix="t", sources=keys)
     told = with_traffic(base, live)
     assert "liar" in " ".join(told.left_out)
     honest = msgspec.structs.replace(live, answers=tuple(a for a in live.answers if a.source != "liar"))
@@ -114,12 +114,12 @@ def test_a_key_that_lies_in_a_tenth_of_all_feedback_changes_no_selector_and_no_s
 
 def test_an_earlier_stop_that_loses_nothing_is_found_and_one_that_loses_is_not(base: Table) -> None:
     old = selector_of(base)
-    good = with_traffic(base, answered(200, {"x": 1.0, "y": 0.5}, seed=5, prefix="t"))
+    good = with_traffic(base, answered(100, {"x": 1.0, "y": 0.5}, seed=5, prefix="t"))
     cheapest = earlier_stops(old, good.rows, traffic=good.live)[0]
     assert cheapest.cost == pytest.approx(0.5)  # x alone
     assert cheapest.right >= cheapest.was - 0.01
-    assert cheapest.questions == 200
-    needed = answered(200, {"x": 0.3, "y": 0.9}, seed=6, prefix="t")
+    assert cheapest.questions == 100
+    needed = answered(100, {"x": 0.3, "y": 0.9}, seed=6, prefix="t")
     second = with_traffic(base, needed)
     assert all(stop.cost > 0.6 for stop in earlier_stops(selector_of(needed), second.rows, traffic=second.live))
 

@@ -221,7 +221,7 @@ async def test_the_operating_point_is_dragged_along_the_front_and_switched(
     await browser.open("/learning")
     front = page.get_by_role("slider", name="Operating point")
     assert "81.0% right" in str(await front.get_attribute("aria-valuetext"))
-    await page.get_by_text("1 runs cost").wait_for()  # what last week's runs would have cost
+    await page.get_by_text("1 run cost").wait_for()  # what last week's runs would have cost
     box = await front.bounding_box()
     assert box is not None
     await page.mouse.move(box["x"] + box["width"] * 0.2, box["y"] + box["height"] / 2)
@@ -426,6 +426,27 @@ async def test_spending_is_shown_by_the_chosen_group(server: Server, browse: Ope
     await page.get_by_label("Against asking one worker").select_option("alpha")
     await page.get_by_text("conducted runs cost").wait_for()
     assert browser.faults == []
+
+
+async def test_an_admin_sees_what_is_left_of_each_budget(start: Start, browse: Open) -> None:
+    server = await start(keys_required=True)
+    made = await create_key(server.service.store, Caller("", role="admin", label="boss"))
+    bounds = Caller("", label="team b", budget_day_usd=0.5, budget_total_usd=20.0)
+    team = await create_key(server.service.store, bounds)
+    assert (await server.chat(headers={"Authorization": f"Bearer {team.text}"})).status == 200
+    browser = await browse(server)
+    page = browser.page
+    await browser.open("/spend")
+    await page.get_by_label("API key").fill(made.text)
+    await page.get_by_role("button", name="Sign in").click()
+    day = page.get_by_role("row", name="$0.5000 a day")
+    await day.get_by_role("cell", name="team b").wait_for()
+    left = await day.get_by_role("cell").nth(3).inner_text()
+    assert 0.49 < float(left.removeprefix("$")) <= 0.5
+    total = page.get_by_role("row", name="$20.00 in all")
+    assert (await total.get_by_role("cell").nth(3).inner_text()).startswith(("$19.9", "$20.00"))
+    await page.get_by_label("Against asking one worker").select_option("beta")
+    await page.get_by_text("asked beta straight, and calibration has no cost").wait_for()
 
 
 async def test_an_admin_makes_and_revokes_a_key(start: Start, browse: Open) -> None:

@@ -76,11 +76,18 @@ def test_a_question_unlike_any_other_gets_the_plain_plan(policy: Policy) -> None
     assert found.until is None
 
 
-def test_the_plain_plan_of_a_point_may_cost_somewhat_more_than_the_point(fitted: Fitted) -> None:
+def test_the_plain_plan_of_a_point_may_cost_more_than_it_and_asks_several_workers(fitted: Fitted) -> None:
     table = fitted.table
     assert table is not None
-    assert plain_plan(table, 8.0) == plain_vote(table, HEDGE * 8.0)
-    assert plain_plan(table, 0.1) == plain_vote(table, 10.0), "one call of the best worker is always allowed"
+    assert table.workers == ("cheap", "dear")
+    assert plain_plan(table, 0.1) == (1,), "one call of the best worker is always allowed"
+    # A vote of `cheap` with itself is right most often here, but it is no hedge.
+    right = {(0, 0): 0.0, (1, 0): 0.4, (0, 1): 0.3, (2, 0): 0.6, (1, 1): 0.5, (2, 1): 0.5}
+    worth = np.array([right[one] for one in map(tuple, table.states.tolist())])
+    changed_table = msgspec.structs.replace(table, vote_ties=np.broadcast_to(worth, table.vote_ties.shape))
+    assert plain_vote(changed_table, 10.0) == (0, 0)
+    assert plain_plan(changed_table, 2.0) == (0,)
+    assert plain_plan(changed_table, 11.0 / HEDGE) == (0, 1)
 
 
 def test_few_questions_get_shallow_trees() -> None:

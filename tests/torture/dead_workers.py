@@ -68,12 +68,12 @@ async def all_dead(count: int, seed: int) -> Result:
         slowest_s = max(sent.seconds for sent in sents)
         tries = sum(len(rows) for rows in (await read_book(server)).attempts.values())
         if slowest_s > 1.0 + LATE_S:
-            faults.append(f"the slowest was told after {slowest_s:.1f} s")
+            faults.append(f"the slowest was answered after {slowest_s:.1f} s")
         if tries > 1.1 * (count + len(before)):
             faults.append(f"{tries} tries for {count + len(before)} requests")
         faults += await settle(server, up, client)
         p99_ms = round(percentile([sent.seconds for sent in sents], 0.99) * 1000, 1)
-        return Result(sum(told), count, tuple(faults), {"tries in all": tries, "told after p99 ms": p99_ms})
+        return Result(sum(told), count, tuple(faults), {"tries in all": tries, "answered after p99 ms": p99_ms})
 
 
 def _three(up: Upstream, other: Upstream) -> str:

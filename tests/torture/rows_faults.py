@@ -83,7 +83,7 @@ async def worker_faults(count: int, seed: int) -> Result:
     figures = {
         "answered": ended["answer"],
         "of answerable": sum(case.answerable for case in cases),
-        "told why not": ended["error"],
+        "documented errors": ended["error"],
         "modes": len({case.mode.removesuffix("-retry-after") for case in cases}),
     }
     return Result(done, count, tuple(faults), figures)

@@ -1,3 +1,5 @@
+"""Anthropic's wire: its requests, replies, thinking, cache marks and refusals."""
+
 import json
 
 import pytest

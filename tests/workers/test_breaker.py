@@ -1,3 +1,5 @@
+"""The breaker: it opens after failures, lets one probe try again, and closes."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""The cache of replies: equal requests of one tenant share a reply, others do not."""
+
 from __future__ import annotations
 
 import asyncio

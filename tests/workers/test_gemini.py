@@ -1,3 +1,5 @@
+"""Gemini's wire: its requests, replies, signatures and refusals."""
+
 import json
 
 import pytest

@@ -1,3 +1,5 @@
+"""HTTP workers: one request, whole or streamed, with deadlines and estimated counts."""
+
 import asyncio
 import contextlib
 import gzip

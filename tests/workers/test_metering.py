@@ -1,3 +1,5 @@
+"""Metering: every call is reserved before it is made, and settled or charged afterwards."""
+
 from __future__ import annotations
 
 import asyncio

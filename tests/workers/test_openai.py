@@ -1,3 +1,5 @@
+"""OpenAI's wire: its requests, replies, streams and the names of its fields."""
+
 import json
 
 import pytest

@@ -1,3 +1,5 @@
+"""The tables of prices, and models outside them."""
+
 from __future__ import annotations
 
 import subprocess

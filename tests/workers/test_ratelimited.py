@@ -1,3 +1,5 @@
+"""Rate limits: calls wait for their turn, and cancelled calls give it up."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""Recorded workers: they replay answers of a file with its counts and costs."""
+
 from __future__ import annotations
 
 import gzip

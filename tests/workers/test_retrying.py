@@ -1,3 +1,5 @@
+"""Retries: which faults are tried again, how long they wait, and the record of every try."""
+
 from __future__ import annotations
 
 import asyncio

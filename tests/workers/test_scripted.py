@@ -1,3 +1,5 @@
+"""The scripted workers that ship for users' tests."""
+
 from __future__ import annotations
 
 import asyncio

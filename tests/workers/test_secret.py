@@ -1,3 +1,5 @@
+"""A secret shows only its mask, and live secrets are redacted wherever they appear."""
+
 import copy
 import gc
 import json

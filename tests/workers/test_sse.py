@@ -1,3 +1,5 @@
+"""Server-sent events, read from bytes that are split anywhere."""
+
 import itertools
 
 import pytest

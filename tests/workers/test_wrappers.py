@@ -1,3 +1,5 @@
+"""Wrappers around a worker: retry, breaker, limits and deadlines together."""
+
 from __future__ import annotations
 
 import asyncio

@@ -45,7 +45,7 @@ MOST_STEPS = 11
 
 
 def checked(rows: Sequence[CalibrationQuestion], policy: Policy, planners: Sequence[str]) -> list[CalibrationQuestion]:
-    """Returns the questions that can prove something; raises ConfigError before anything is paid if there is none."""
+    """Returns the questions that can prove something; without any, raises ConfigError before anything is paid."""
     if unlabelled := sum(not row.labelled or row.question.grader is None for row in rows):
         raise ConfigError(
             f"{unlabelled} of {len(rows)} questions have no answer to grade by; a proof needs one for each"

@@ -64,6 +64,8 @@ USUAL_TOKENS_PER_S = {"local": 12.0}
 OTHER_TOKENS_PER_S = 60.0
 USUAL_WAIT_S = 0.7
 """Assumed: until the first word."""
+USUAL_SLOTS = 4
+"""Calls that a local model answers side by side."""
 MEASURED_ANSWERS = 5
 """Answers after which a worker's own mean replaces what is assumed."""
 
@@ -247,6 +249,8 @@ def estimate(
             most += more * _usd(info, 4 * settings.max_output_tokens, _most_output(info, settings))
             count += more
         seconds_by_worker[info.name] = (per_worker[info.name] + more) * means[info.name][1]
+        if info.kind == "local" and _measured(journal, info):  # its answers were measured side by side
+            seconds_by_worker[info.name] /= min(settings.concurrency, USUAL_SLOTS)
     # Local workers share one machine; the others are asked side by side.
     local_s = sum(s for name, s in seconds_by_worker.items() if pool[name].info.kind == "local")
     other_s = sum(seconds_by_worker.values()) - local_s
@@ -271,12 +275,17 @@ def _most_output(info: WorkerInfo, settings: Settings) -> int:
 
 def _mean_answer(journal: Journal, info: WorkerInfo) -> tuple[float, float]:
     """Returns the output tokens and the seconds of a worker's usual answer."""
-    found = [answer for answer in journal.answers.values() if answer.worker == info.name and not answer.error]
-    if len(found) >= MEASURED_ANSWERS:
+    if found := _measured(journal, info):
         return fmean(answer.output_tokens for answer in found), fmean(answer.seconds for answer in found)
     tokens = min(USUAL_REPLY_TOKENS, info.output_tokens or USUAL_REPLY_TOKENS)
     speed = info.speed_tps or USUAL_TOKENS_PER_S.get(info.kind, OTHER_TOKENS_PER_S)
     return tokens, USUAL_WAIT_S + tokens / speed
+
+
+def _measured(journal: Journal, info: WorkerInfo) -> list[Answered]:
+    """Returns the worker's answers if there are enough for a mean."""
+    found = [answer for answer in journal.answers.values() if answer.worker == info.name and not answer.error]
+    return found if len(found) >= MEASURED_ANSWERS else []
 
 
 def _usual_second_steps(info: WorkerInfo, questions: Sequence[CalibrationQuestion], pool: Pool) -> int:

@@ -58,7 +58,7 @@ FAMILIAR_SHARE = 0.95
 """Of the questions a policy was fitted on, so many are below each limit of novelty."""
 VOTES = (2, 3, 5)
 """Calls of the fixed plans that are compared with the policy."""
-HEDGE = 1.4
+HEDGE = 1.7
 """A plain plan for a question of an unknown kind may cost so many times what the point costs."""
 MOST_LABELS = 100_000
 """A need for more labels than this is reported as none being enough."""
@@ -446,20 +446,26 @@ def _kinds(
 def plain_plan(table: DealtTable, cost: float) -> Order:
     """The plain vote for questions of an unknown kind, at a point of such a cost.
 
-    Which worker is good at them is unknown, so the plan may cost somewhat more than the point.
+    Which worker is good at them is unknown, so the plan may cost somewhat more than the point, and several calls go to
+    several workers: a worker that is good at every known kind may be useless for another.
     """
     best = float(single_cost(table, best_single(table, np.arange(len(table)))).mean())
-    return plain_vote(table, max(HEDGE * cost, best))
+    alone = (table.states.sum(1) > 1) & ((table.states > 0).sum(1) < 2)
+    return _vote_within(table, max(HEDGE * cost, best), ~alone)
 
 
 def plain_vote(table: DealtTable, most_cost: float) -> Order:
     """The calls of the best plain vote that costs no more; ties go to programs."""
+    return _vote_within(table, most_cost, np.ones(len(table.states), dtype=np.bool_))
+
+
+def _vote_within(table: DealtTable, most_cost: float, among: npt.NDArray[np.bool_]) -> Order:
     calls = table.cost.mean((0, 1))
     cost = np.array(
         [sum(float(calls[w, :count].sum()) for w, count in enumerate(state)) for state in table.states.tolist()]
     )
     right = table.vote_ties.mean((0, 1))
-    allowed = (cost <= most_cost * 1.001) & (table.states.sum(1) > 0)
+    allowed = (cost <= most_cost * 1.001) & (table.states.sum(1) > 0) & among
     if not allowed.any():
         return (int(calls[:, 0].argmin()),)
     best = int(np.where(allowed, right, -1).argmax())

@@ -126,6 +126,7 @@ def _row(text: str, answers: Sequence[Answer]) -> Row:
         workers=tuple(answer.worker for answer in answers),
         classes=tuple(distinct.index(answer.same) if answer.same >= 0 else -1 for answer in answers),
         ended=tuple(answer.ended for answer in answers),
+        texts=tuple(answer.text for answer in answers),
         right=tuple(float(np.mean([answer.right or 0.0 for answer in own])) for own in members),
     )
 

@@ -97,7 +97,7 @@ EPSILON = 1e-8
 
 
 class Adam:
-    """Holds the parameters and what it remembers of their gradients; `step` gives new arrays."""
+    """Holds the parameters and the means of their gradients; `step` returns new arrays."""
 
     def __init__(self, parameters: Sequence[Array], *, learning_rate: float) -> None:
         self._parameters = tuple(parameters)

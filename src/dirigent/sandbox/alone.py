@@ -1,4 +1,4 @@
-"""Alone: run a program under what it can put up around itself, where bubblewrap is missing.
+"""Alone: run a program behind walls that it builds itself, if bubblewrap is missing.
 
 The program runs as the same user, without capabilities, in a process of its own that can start no other. Landlock
 leaves it Python, a few packages and one scratch folder; an allow list of system calls leaves it no socket, no signal to
