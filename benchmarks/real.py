@@ -4,8 +4,9 @@
 
 `--values` is what `dirigent.learn.values` wrote. `--runs` holds a folder a run, as `dirigent.learn.run` writes it with
 `--outcomes dev,train,test`: `seed-1`, `seed-2`, `seed-3`; and if they were run `warm-start` (`--steps 0`), `imitation`,
-`format`, `shuffled`, `without-bbh`, `without-crux`, `without-thinker`. `--table` is the imported table of roles with
-second steps; it adds the learned policy (`mini`), self-reflection, repair and a judge.
+`format`, `shuffled`, `without-bbh`, `without-crux`, `without-thinker`, and `follow-up-1` (the policy first). `--table`
+is the imported table of roles with second steps; it adds the learned policy (`mini`), self-reflection, repair and a
+judge.
 
 Rivals choose their settings on training questions alone, with the selector that training questions see out of fold.
 Equal cost means: each method's front over its settings, interpolated at that mean cost, the conductor's prompts and
@@ -19,7 +20,7 @@ import argparse
 import asyncio
 import gzip
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,11 +117,10 @@ class Study:
         ]
         self.kind_of = np.array([self.kinds.index(self.recorded.families[q]) for q in self.test])
         self.draws = drawn(self.kind_of, DRAWS)
-        self.runs = {
-            folder.name: self._run(folder / "test.jsonl.gz")
-            for folder in sorted(runs.iterdir())
-            if (folder / "test.jsonl.gz").is_file()
-        }
+        whole = [folder for folder in sorted(runs.iterdir()) if (folder / "test.jsonl.gz").is_file()]
+        second = [folder for folder in whole if SavedConductor.load(folder).environment == "policy-first"]
+        self.runs = {folder.name: self._run(folder / "test.jsonl.gz") for folder in whole if folder not in second}
+        self.follow_ups = {folder.name: self._follow_up(folder / "test.jsonl.gz") for folder in second}
         self.seeds = [name for name in SEEDS if name in self.runs]
         if not self.seeds:
             raise ConfigError(
@@ -145,6 +145,7 @@ class Study:
             "conductor": [self.runs[name].curve for name in self.seeds],
             "conductor, prefix cached": [self.runs[name].cached for name in self.seeds],
             **{name: [self.runs[name].curve] for name in ("warm-start", "imitation") if name in self.runs},
+            **{f"policy first, then {name}": [curve] for name, (curve, _) in self.follow_ups.items()},
             **{name: [curve] for name, curve in self.rivals.items()},
         }
         at = {
@@ -166,7 +167,7 @@ class Study:
             "claims": self._claims(),
             "steps": self._steps(),
             "plans": self._examples(),
-            "missing": [name for name in EXPECTED if name not in self.runs],
+            "missing": [name for name in EXPECTED if name not in self.runs and name not in self.follow_ups],
             "second_steps": sorted(self.second_steps),
         }
 
@@ -208,6 +209,18 @@ class Study:
             ]
         for name, curve in self.second_steps.items():
             claims.append(self._against(name, ours, curve, None, must=0, goal=None))
+        for name, (curve, alone) in self.follow_ups.items():
+            claims += [
+                self._against(
+                    f"{name}: policy first, then the conductor, against the policy alone",
+                    [curve],
+                    alone,
+                    cost,
+                    must=0,
+                    goal=1 if cost == 900 else None,
+                )
+                for cost in COSTS
+            ]
         for name in self.seeds:
             claims.append(self._shuffled(name))
         for name in ("format", "shuffled"):
@@ -421,25 +434,34 @@ class Study:
     # ---- outcomes ----
 
     def _run(self, file: Path) -> Run:
-        rows = _rows(file)
-        by_place = {(row["id"], row["price"]): row for row in rows}
+        ordered = self._ordered(file)
+        pool = whole_pool(self.recorded.pool)
+        right, cost = self._grid(ordered, "right"), self._grid(ordered, "cost")
+        plans = [read_plan(row["plan"], pool) if row["valid"] else None for row in ordered]
+        count = len(self.test)
+        return Run(
+            Curve(right, cost),
+            Curve(right, cost - self._grid(ordered, "saved_by_prefix")),
+            [plans[i : i + count] for i in range(0, len(plans), count)],
+            ordered,
+        )
+
+    def _follow_up(self, file: Path) -> tuple[Curve, Curve]:
+        """Policy and conductor together, and the policy alone on the same deals."""
+        rows = self._ordered(file)
+        together, alone = ((self._grid(rows, f"{who}right"), self._grid(rows, f"{who}cost")) for who in ("", "alone_"))
+        return Curve(*together), Curve(*alone)
+
+    def _ordered(self, file: Path) -> list[dict[str, Any]]:
+        """The file's rows by price, then in the order of the test questions."""
+        by_place = {(row["id"], row["price"]): row for row in _rows(file)}
         ids = [self.recorded.ids[q] for q in self.test]
         if missing := [id for id in ids if any((id, price) not in by_place for price in PRICES)]:
             raise ConfigError(f"{file} lacks {len(missing)} test questions, such as {missing[0]!r}; write it anew")
-        ordered = [by_place[id, price] for price in PRICES for id in ids]
-        pool = whole_pool(self.recorded.pool)
+        return [by_place[id, price] for price in PRICES for id in ids]
 
-        def grid(fact: Callable[[dict[str, Any]], float]) -> Floats:
-            return np.array([fact(row) for row in ordered]).reshape(len(PRICES), len(ids))
-
-        right, cost = grid(lambda row: row["right"]), grid(lambda row: row["cost"])
-        plans = [read_plan(row["plan"], pool) if row["valid"] else None for row in ordered]
-        return Run(
-            Curve(right, cost),
-            Curve(right, cost - grid(lambda row: row["saved_by_prefix"])),
-            [plans[i : i + len(ids)] for i in range(0, len(plans), len(ids))],
-            ordered,
-        )
+    def _grid(self, rows: Sequence[dict[str, Any]], fact: str) -> Floats:
+        return np.array([row[fact] for row in rows], dtype=np.float64).reshape(len(PRICES), -1)
 
     def _rows_at(self, run: Run, setting: int) -> list[dict[str, Any]]:
         return run.rows[setting * len(self.test) : (setting + 1) * len(self.test)]
@@ -543,7 +565,17 @@ class Study:
         return Curve(np.stack([right for right, _ in found]), np.stack([cost for _, cost in found]))
 
 
-EXPECTED = (*SEEDS, "warm-start", "imitation", "format", "shuffled", "without-bbh", "without-crux", "without-thinker")
+EXPECTED = (
+    *SEEDS,
+    "warm-start",
+    "imitation",
+    "format",
+    "shuffled",
+    "without-bbh",
+    "without-crux",
+    "without-thinker",
+    "follow-up-1",
+)
 
 
 # ---- arithmetic ---------------------------------------------------------------------------------------------

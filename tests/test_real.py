@@ -203,6 +203,28 @@ def test_the_imported_table_adds_the_learned_policy(real: dict[str, Any], place:
     assert any(claim["name"].startswith("mini, at 176") for claim in found["claims"])
 
 
+def test_a_conductor_behind_the_policy_is_compared_with_the_policy_alone(
+    real: dict[str, Any], place: Path, tmp_path: Path
+) -> None:
+    stand_in(place, tmp_path / "seed-1", by_kind)
+    stand_in(place, tmp_path / "follow-up-1", by_kind)
+    file = tmp_path / "follow-up-1" / "test.jsonl.gz"
+    with gzip.open(file) as lines:
+        rows = [msgspec.json.decode(line) for line in lines]
+    with gzip.open(file, "wb") as packed:
+        for row in rows:
+            packed.write(
+                msgspec.json.encode({**row, "right": 1.0, "alone_right": 0.5, "alone_cost": row["cost"]}) + b"\n"
+            )
+    saved = SavedConductor.load(tmp_path / "follow-up-1")
+    msgspec.structs.replace(saved, environment="policy-first").save(tmp_path / "follow-up-1")
+    found = rehearsed(real, place, tmp_path)
+    gained = [claim for claim in found["claims"] if claim["name"].startswith("follow-up-1")]
+    assert len(gained) == 4
+    assert gained[-1]["value"] == pytest.approx(50.0)
+    assert "follow-up-1" not in found["missing"]
+
+
 def test_nothing_of_a_rehearsal_goes_into_the_results(real: dict[str, Any], place: Path, tmp_path: Path) -> None:
     files = ["--values", str(place / "values"), "--runs", str(tmp_path)]
     stand_in(place, tmp_path / "seed-1", by_kind)

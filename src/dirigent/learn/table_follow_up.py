@@ -138,7 +138,7 @@ class FollowUpTask:
     async def score(
         self, asked: Sequence[Asked], plans_PG: Sequence[Sequence[str]], *, step: int
     ) -> list[list[Rollout]]:
-        scale = min(1.0, step / max(1.0, self.settings.price_whole * self.settings.steps))
+        scale = min(1.0, (step + 1) / max(1.0, self.settings.price_whole * self.settings.steps))
         flat = [(one.extra, text) for one, group in zip(asked, plans_PG, strict=True) for text in group]
         found = iter(self.valued(flat))
         groups = []

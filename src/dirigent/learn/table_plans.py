@@ -270,8 +270,9 @@ class TableTaskSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     invalid: float = -0.1
     """What a text that is no plan earns, added to the worst plan of its group if that earned less than 0. Without that,
     saying nothing would beat a costly wrong plan at the higher prices."""
-    price_whole: float = 0.1
-    """Share of the steps after which it counts in full."""
+    price_whole: float = 0.0
+    """Share of the steps after which the price counts in full. While it does not, dear plans win for every price word,
+    and a small model has stopped trying others by the time it counts."""
     neutral_names: float = 0.15
     """Share of the questions whose workers have names that say nothing."""
     smaller_pools: float = 0.25
@@ -347,8 +348,8 @@ class TableTask:
         if len(text) > MAX_QUESTION_CHARS:
             half = MAX_QUESTION_CHARS // 2
             text = f"{text[:half]} […] {text[-half:]}"
-        # Workers first, so that their part can be cached. The price is the word after which the reply goes on: asked
-        # for at the end of the question, it was not read (docs/design/LOG.md, 2026-11-19).
+        # Workers first, so that their part can be cached. The price is the word after which the reply goes on, so that
+        # the first choice of a plan comes right after it.
         workers = f"Workers:\n{shown}\nQuestion:\n"
         prompt = (Message("system", SYSTEM), Message("user", f"{workers}{text}"))
         opening = f"Price: {price}"
@@ -472,7 +473,7 @@ class TableTask:
         return cards
 
     def _price_scale(self, step: int) -> float:
-        return min(1.0, step / max(1.0, self.settings.price_whole * self.settings.steps))
+        return min(1.0, (step + 1) / max(1.0, self.settings.price_whole * self.settings.steps))
 
     def _length(self, text: str) -> int:
         if text not in self._lengths:
