@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
+import aiohttp
 import jsonschema_rs
 import msgspec
 
@@ -102,6 +103,8 @@ def _blank_image() -> Case:
     return Case("fitting", "POST", "/v1/messages", "/v1/messages", body, (("Content-Type", JSON_KIND),))
 
 
+ENDLESS = "/v1/runs/events"
+"""Its stream of events goes on for as long as the client reads it."""
 FOUND = (_blank_image(),)
 """What once came back wrong; asked again in every run."""
 
@@ -123,6 +126,12 @@ def draw_cases(
         kind = rng.choices(("fitting", "bent", "raw", "astray"), (35, 40, 10, 15))[0]
         path, method = rng.choice(taking if kind in ("bent", "raw") or rng.random() < 0.5 else operations)
         yield draw.case(kind, path, method)
+
+
+async def whole_or_first(response: aiohttp.ClientResponse) -> bytes:
+    """The body of a reply; of a stream without an end, its first event."""
+    endless = response.url.path == ENDLESS and response.status == 200
+    return await (response.content.readany() if endless else response.read())
 
 
 def judge(case: Case, status: int, headers: Mapping[str, str], body: bytes, description: Mapping[str, Any]) -> str:

@@ -24,7 +24,7 @@ from dirigent.workers.http import MAX_HOPS
 from tests.stub_provider import StubProvider
 from tests.stub_wires import StubCall, StubReply
 from tests.torture.access import s1
-from tests.torture.fuzz import Case, draw_cases, judge, shown
+from tests.torture.fuzz import Case, draw_cases, judge, shown, whole_or_first
 from tests.torture.harness import Progress, Result, Row, Server, config, connections, profile, worker
 from tests.torture.injections import s3
 from tests.torture.journals import leaks
@@ -116,8 +116,9 @@ async def _sent(session: aiohttp.ClientSession, server: Server, case: Case) -> t
     options: dict[str, Any] = {"skip_auto_headers": ["Content-Type"], "allow_redirects": False}
     try:
         async with session.request(case.method, url, data=case.body, headers=headers, **options) as response:
-            server.keep(response.headers, await response.read())
-            return response.status, dict(response.headers), await response.read()
+            body = await whole_or_first(response)
+            server.keep(response.headers, body)
+            return response.status, dict(response.headers), body
     except (aiohttp.ClientError, TimeoutError) as error:
         return 599, {}, f"no reply: {error!r} to {shown(case)}".encode()
 

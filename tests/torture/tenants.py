@@ -26,7 +26,7 @@ from dirigent.serve.http.app import ENDPOINTS
 from dirigent.store.keys import Caller
 from tests.stub_provider import StubProvider
 from tests.stub_wires import StubCall, StubReply
-from tests.torture.fuzz import Draw
+from tests.torture.fuzz import Draw, whole_or_first
 from tests.torture.harness import Progress, Result, Server, config, connections, eventually, worker
 
 AT_ONCE = 8
@@ -225,7 +225,7 @@ async def _tried(
     headers = {"Authorization": f"Bearer {who.key}"} | dict(crossing.headers)
     url = URL(server.url + crossing.path, encoded=True)
     async with session.request(crossing.method, url, json=crossing.body, headers=headers) as response:
-        said = f"{dict(response.headers)} {await response.text()}"
+        said = f"{dict(response.headers)} {(await whole_or_first(response)).decode()}"
     shown = f"{crossing.method} {crossing.path} with the other's {crossing.kind}"
     if owner.canary in said:
         return response.status, f"{shown} shows the owner's words: {said[:300]}"
