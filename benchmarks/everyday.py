@@ -121,8 +121,8 @@ def page(found: dict[str, Any]) -> str:
     loads = [row["load"] for row in rows]
     lines += [
         "",
-        f"The machine has {os.cpu_count()} cores and had other work: its load was {min(loads)} to {max(loads)} "
-        "meanwhile, so the seconds are several times those of an idle machine.",
+        f"The machine has {os.cpu_count()} cores; its load was {min(loads)} to {max(loads)} meanwhile, the pool's own "
+        "work included.",
         "",
         *found.get("notes", []),
         "",
