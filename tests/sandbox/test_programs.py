@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import sys
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,11 +12,9 @@ from tests.facts import facts, says
 from tests.programs import need
 
 from dirigent.sandbox import Profile, SandboxError, alone, programs
-from dirigent.sandbox.furniture import readable_inside
+from dirigent.sandbox.box import open_untested
 from dirigent.sandbox.inside import landlock
 from dirigent.sandbox.programs import Programs, confinement_problem
-
-CLOSED_PYTHON = not readable_inside(Path(sys.base_prefix).resolve())
 
 
 @pytest.fixture
@@ -74,6 +72,26 @@ async def test_with_bubblewrap_it_is_the_first_choice() -> None:
         assert (await opened.run("print(3)")).confined_by == "bubblewrap"
     finally:
         await opened.close()
+
+
+@pytest.fixture
+def made_up_package(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A package below /tmp, which inside the sandbox is the scratch folder."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        package = Path(folder) / "made_up"
+        package.mkdir()
+        (package / "__init__.py").write_text("NUMBER = 7")
+        Path(folder).chmod(0o755)  # root's programs run as a user without rights
+        monkeypatch.syspath_prepend(folder)
+        yield package.name
+
+
+@pytest.mark.system
+async def test_a_package_below_tmp_can_be_imported(made_up_package: str) -> None:
+    need("bwrap")
+    async with open_untested(packages=(made_up_package,)) as sandbox:
+        ran = await sandbox.run("import made_up, os\nprint(made_up.NUMBER, os.listdir('/tmp'))")
+    assert ran.stdout == b"7 []\n", ran.stderr
 
 
 async def test_where_no_wall_holds_nothing_runs_and_the_fix_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

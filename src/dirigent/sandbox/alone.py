@@ -52,7 +52,9 @@ async def open_alone(
     with tempfile.TemporaryDirectory(prefix="dirigent-programs-") as name:
         folder = Path(name)
         there = package_folders(packages)
-        furnish(folder, call_filter=allow_list_program() if confined else b"", packages=there)
+        furnish(folder, call_filter=allow_list_program() if confined else b"")
+        for package, place in there.items():
+            (folder / "box" / "packages" / package).symlink_to(place)
         yield Alone(folder, abi=abi, readable=tuple(there.values()), slots=slots or os.cpu_count() or 1)
 
 

@@ -65,16 +65,18 @@ async def open_untested(
 ) -> AsyncIterator[Sandbox]:
     """Opens a sandbox without the attacks, for tests, which run the attacks one by one.
 
-    Programs may import `packages` if they are installed here and the sandbox can use our own Python.
+    Programs may import `packages` if they are installed here.
     """
     _need_programs()
     interpreter, also, there = _interpreter_with(packages)
     with tempfile.TemporaryDirectory(prefix="dirigent-sandbox-") as name:
         folder = Path(name)
-        furnish(folder, call_filter=seccomp_program(), packages=there)
+        furnish(folder, call_filter=seccomp_program())
+        for package in there:
+            (folder / "box" / "packages" / package).mkdir(mode=0o755)
         walls = Walls(
             profile=profile or Profile(),
-            seen=Seen(interpreter, folder / "box", also),
+            seen=Seen(interpreter, folder / "box", also, there),
             filter_path=folder / "filter.bpf",
             groups=hierarchies(),
             landlock_abi=landlock.usable_abi(),
@@ -215,11 +217,9 @@ def _interpreter_with(packages: tuple[str, ...]) -> tuple[Path, tuple[Path, ...]
     """
     own, home = Path(sys.executable).resolve(), Path(sys.base_prefix).resolve()
     there = {name: path for name, path in package_folders(packages).items() if readable_inside(path)}
-    outside = [path for path in (home, *there.values()) if not _in_system_tree(path)]
     if there and readable_inside(own) and readable_inside(home):
-        return own, tuple(outside), there
-    interpreter, also = _interpreter()
-    return interpreter, (*also, *(path for path in outside if path != home)), there
+        return own, () if _in_system_tree(home) else (home,), there
+    return *_interpreter(), there
 
 
 def _interpreter() -> tuple[Path, tuple[Path, ...]]:

@@ -1,6 +1,6 @@
 """Furniture: the files of ours that a sandboxed program needs, copied to a folder that it can read.
 
-These are the programs of `inside/`, the system-call filter, and links to the few packages that programs may import.
+These are the programs of `inside/`, the system-call filter, and a place for the few packages that programs may import.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ import importlib.util
 import os
 import shutil
 import stat
-from collections.abc import Mapping
 from pathlib import Path
 
 from dirigent.sandbox.inside import literals
 from dirigent.sandbox.profile import INSIDE
 
 
-def furnish(folder: Path, *, call_filter: bytes, packages: Mapping[str, Path]) -> None:
-    """Fills the folder: `box/` with our programs and `box/packages/` with links, and the filter beside it."""
+def furnish(folder: Path, *, call_filter: bytes) -> None:
+    """Fills the folder: `box/` with our programs and an empty `box/packages/`, and the filter beside it."""
     package = folder / "box" / Path(*INSIDE.split("."))
     package.mkdir(parents=True)
     for source in Path(literals.__file__).parent.glob("*.py"):
@@ -29,8 +28,6 @@ def furnish(folder: Path, *, call_filter: bytes, packages: Mapping[str, Path]) -
     (folder / "filter.bpf").write_bytes(call_filter)
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
-    for name, place in packages.items():
-        (folder / "box" / "packages" / name).symlink_to(place)
 
 
 def package_folders(names: tuple[str, ...]) -> dict[str, Path]:

@@ -58,6 +58,9 @@ class Seen(msgspec.Struct, frozen=True):
     """The folder with the package of programs that run inside."""
     also: tuple[Path, ...] = ()
     """The interpreter's home, if it is not in the system tree."""
+    packages: dict[str, Path] = {}
+    """Packages that programs may import, by name. They have a place of their own inside, because their folder on the
+    host may lie below /tmp, which is the scratch folder inside."""
 
 
 SYSTEM_TREE = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
@@ -125,6 +128,8 @@ def _read_only(seen: Seen) -> list[str]:
     flags = ["--ro-bind", str(seen.inside), "/box"]
     for path in seen.also:
         flags += ["--ro-bind", str(path), str(path)]
+    for name, path in seen.packages.items():
+        flags += ["--ro-bind", str(path), f"/box/packages/{name}"]
     return flags
 
 
