@@ -4,7 +4,8 @@
 
 `quick` is right on sums and never on riddles, for 20 units; `programmer` is right on both, for 1,500; the selector is
 as sure of a sum's `quick` as of a riddle's, so no threshold tells them apart. The best plan of a sum is `quick`; that
-of a riddle is `programmer`, but at the highest price, where a right answer is not worth what it costs.
+of a riddle is `programmer`. At the highest price the best plan of a riddle is `quick` too: a right answer is worth less
+than the call of `programmer` costs.
 
 A model of two layers first learns the language of plans, all weights, from random valid plans; then `learn/grpo.py`
 trains an adapter. Prints sampled cost by price, the greedy plans at the end, and the utility beside the best that is

@@ -467,7 +467,7 @@ class Study:
         return run.rows[setting * len(self.test) : (setting + 1) * len(self.test)]
 
     def _planned(self, plans: Sequence[TablePlan | None], questions: Sequence[int]) -> tuple[Floats, Floats]:
-        """Right answers and cost of each plan on its question; nothing for what is no plan."""
+        """Returns the right answers and the cost of each plan on its question. A text that is no plan has 0 of both."""
         good = [i for i, plan in enumerate(plans) if plan is not None]
         right, cost = np.zeros((2, len(plans)))
         for at in range(0, len(good), 4000):

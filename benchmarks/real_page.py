@@ -9,7 +9,7 @@ import msgspec
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """A difference in points, with what it must reach."""
+    """A difference in points, with its bounds."""
 
     name: str
     must: float | None
